@@ -292,7 +292,7 @@ def test_so_many_refused_connections_stay_open_and_no_more() -> None:
         for connection in connections[:3]:
             intake.close(connection)
         assert [one.is_closed for one in connections] == [False, False, True, False]
-        intake.lost(first)  # its client went: there is room for another, and nothing is left to close
+        intake.connection_closed(first)  # its client went: there is room for another, and nothing is left to close
         intake.close(fourth)
         assert not fourth.is_closed
         await clock.pass_by(2.0)

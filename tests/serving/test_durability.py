@@ -126,15 +126,15 @@ def test_answers_under_way_when_a_safety_critical_version_comes_are_synced(
     scope = {"method": "POST", "path": "/decide", "headers": [(b"host", b"127.0.0.1")]}
     body = json.dumps({"agent_id": "a", "observation": OBS}).encode()
     with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:
-        application, audit = server.application, server.parts.audit
+        application, audit = server.application, server.context.audit
         handler = application.hot_handler("/decide")
-        question = application.read_at_once(handler, scope, body)
-        (answer,) = application._answer_hot([question])
+        request = application.read_at_once(handler, scope, body)
+        (answer,) = application._answer_hot([request])
         assert (answer.status, audit.is_durable) == (200, False)
-        champion = server.parts.roles.current.champion
+        champion = server.context.roles.current.champion
         monkeypatch.setattr(champion, "manifest", champion.manifest.model_copy(update={"safety_critical": True}))
-        server.parts.roles.current = replace(server.parts.roles.current)
-        (answer,) = application._answer_hot([question])
+        server.context.roles.current = replace(server.context.roles.current)
+        (answer,) = application._answer_hot([request])
         assert (answer.status, audit.is_durable) == (200, True)
         assert application.hot_handler("/decide") is None
 

@@ -14,8 +14,8 @@ from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import operation, record
-from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve, kept_text
-from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve, reserved_text
+from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.audit.verification import Anchor, verify_chain
 
 OBS = OBSERVATIONS[0].tolist()
@@ -89,7 +89,7 @@ def test_a_segment_begins_with_what_opens_it_also_where_there_was_no_room_for_th
     disk.make_room()
     log.append([record("decision", decision_id=None)])
     log.close()
-    assert b'{"kind":"open"' in next(whole_lines(segments(log.folder)[-1]))
+    assert b'{"kind":"open"' in next(complete_lines(segments(log.folder)[-1]))
     assert verify_chain(log.folder).intact
 
 
@@ -152,7 +152,7 @@ def test_a_chain_goes_on_over_restarts_without_room(disk: SmallDisk) -> None:
     assert report.intact, report.findings
     done = [entry["operation"] for entry in records("cartpole") if entry["kind"] == "operation"]
     assert done == ["0", "1", "2"]
-    assert all(next(whole_lines(path)).startswith(b'{"kind":"open"') for path in segments(log.folder))
+    assert all(next(complete_lines(path)).startswith(b'{"kind":"open"') for path in segments(log.folder))
 
 
 def test_what_a_reserve_held_outlives_who_is_killed_while_writing(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_what_a_reserve_held_outlives_who_is_killed_while_writing(tmp_path: Path
     for cut in (1, 20, 45):  # bytes of it that came to the disk
         start = place * SLOT_BYTES
         (tmp_path / "torn").write_bytes(whole[:start] + after[start : start + cut] + whole[start + cut :])
-        assert kept_text(tmp_path / "torn") == Reserve(tmp_path / "torn").read() == b"third"
+        assert reserved_text(tmp_path / "torn") == Reserve(tmp_path / "torn").read() == b"third"
     assert reserve.read() == b"fourth"
     with pytest.raises(ArtifactError, match="more than is reserved"):
         reserve.write(bytes(SLOT_BYTES))

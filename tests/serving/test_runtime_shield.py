@@ -198,7 +198,7 @@ def server(loomrl_home: Path, tmp_path: Path) -> Iterator[Inside]:
 def fall_back(server: Inside, **fallback: Any) -> None:
     answer = server.ask("PUT", "/plan", {"fallback": fallback, "person": "Ada", "reason": "test"})
     assert answer.is_success, answer.text
-    server.parts.roles.refresh()
+    server.context.roles.refresh()
 
 
 def last(server: Inside) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from loomrl.environment.text import TextBox, encode_text
 from loomrl.errors import ArtifactError
 from loomrl.language.algorithms.policy import TextPolicy
 from loomrl.promotion.comparison.off_policy.log import CannotEstimate
-from loomrl.promotion.comparison.off_policy.ratios import demand_same_actions
+from loomrl.promotion.comparison.off_policy.ratios import require_same_actions
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.decisions.actions import check_action
 from loomrl.serving.decisions.packing import packed
 from loomrl.serving.decisions.requests import observation_arrays
 from loomrl.serving.policy.distance import action_distance
-from loomrl.serving.policy.exploration import demand_askable, demand_fit
+from loomrl.serving.policy.exploration import require_explorable, require_fit
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.http.problems import Problem
 
@@ -69,19 +69,19 @@ def test_answers_are_alike_to_the_letter_or_not_at_all(policy: ServedPolicy) -> 
 
 
 def test_nothing_is_drawn(policy: ServedPolicy) -> None:
-    demand_fit(policy)
-    demand_askable(policy, [False, False])
+    require_fit(policy)
+    require_explorable(policy, [False, False])
     with pytest.raises(Problem, match="`explore` must be false for p"):
-        demand_askable(policy, [False, True])
+        require_explorable(policy, [False, True])
     exploring = served(
         TextPolicy.for_spaces("grpo", TextBox(2), TextBox(1), generator=torch.Generator().manual_seed(1), width=8)
     )
     for settings in (ExplorationConfig(share=0.1), ExplorationConfig(kind="epsilon")):
         exploring.exploration = settings
         with pytest.raises(ArtifactError, match="p cannot explore"):
-            demand_fit(exploring)
+            require_fit(exploring)
 
 
 def test_a_log_of_texts_tells_nothing_of_other_answers(policy: ServedPolicy) -> None:
     with pytest.raises(CannotEstimate, match="compare the versions live"):
-        demand_same_actions(policy, policy)
+        require_same_actions(policy, policy)

@@ -190,7 +190,7 @@ def test_a_token_that_is_taken_out_is_refused(settings: ServerSettings, tokens: 
         assert server.ask(*ask).status_code == 200
         add(path, "another", ["decide"])
         path.write_text("".join(line for line in path.read_text().splitlines(True) if "decide-holder" not in line))
-        server.parts.follow_tokens()
+        server.context.follow_tokens()
         assert server.ask(*ask).status_code == 401
 
 

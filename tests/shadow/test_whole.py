@@ -9,7 +9,7 @@ from policies import continuous_folder, discrete_folder
 
 from loomrl.promotion.config import PromotionConfig
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.shadow.whole import Floats, compare_travel, compare_whole
+from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.types import Episode, Verdict, WholeEpisodes
 
 MARGIN = PromotionConfig(max_regression=4.0, max_regression_fraction=0.0)
@@ -22,7 +22,7 @@ def compared(loss: float, rng: np.random.Generator, num_pairs: int = 64, most: i
         champion = rng.normal(-80.0, 20.0, len(seeds))
         return champion - loss + rng.normal(0.0, 24.0, len(seeds)), champion
 
-    return compare_whole(*play(range(num_pairs)), range(num_pairs), range(num_pairs, most), play, MARGIN, 0.99)
+    return compare_pairs(*play(range(num_pairs)), range(num_pairs), range(num_pairs, most), play, MARGIN, 0.99)
 
 
 def test_a_loss_that_few_pairs_leave_undecided_is_decided_by_more() -> None:
@@ -54,7 +54,7 @@ def test_the_pair_that_lost_most_is_named() -> None:
     champion = np.full(40, 10.0)
     challenger = champion - 6.0
     challenger[7] = -5.0
-    found = compare_whole(challenger, champion, range(100, 140), [], lambda _: (champion, champion), MARGIN, 0.99)
+    found = compare_pairs(challenger, champion, range(100, 140), [], lambda _: (champion, champion), MARGIN, 0.99)
     assert (found.seed, found.lost) == (107, 15.0)
 
 

@@ -16,23 +16,25 @@ from loomrl.serving.workers.address import WorkerAddress
 class Inside:
     """`with Inside(settings) as server: server.ask("POST", "/decide", {...})`; with `threads` it follows by itself."""
 
-    def __init__(self, settings: ServerSettings, threads: bool = False, place: WorkerAddress | None = None) -> None:
-        self.parts, self._threads = ServerContext(settings, place), threads
-        self.application = PolicyServer(self.parts)
+    def __init__(
+        self, settings: ServerSettings, threads: bool = False, worker_address: WorkerAddress | None = None
+    ) -> None:
+        self.context, self._threads = ServerContext(settings, worker_address), threads
+        self.application = PolicyServer(self.context)
 
     def __enter__(self) -> Self:
         if self._threads:
-            self.parts.start()
-            wait_for(lambda: self.parts.roles.current.champion is not None)
+            self.context.start()
+            wait_for(lambda: self.context.roles.current.champion is not None)
         else:
-            self.parts.roles.refresh()
+            self.context.roles.refresh()
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._threads:
-            self.parts.stop()
+            self.context.stop()
         else:
-            self.parts.audit.close()
+            self.context.audit.close()
 
     def ask(
         self, method: str, path: str, document: Any = None, token: str = "", origin: str | None = None

@@ -83,7 +83,7 @@ def test_the_longest_name_can_be_registered_promoted_and_served(ready_home: Path
         assert server.decide("a", OBSERVATIONS[0].tolist()).json()["version"] == "2"
         order = {"version": "1", "agent_id": "a", "person": "Ada", "reason": "test"}
         assert server.ask("POST", "/override", order).status_code == 201
-        server.parts.roles.refresh()
+        server.context.roles.refresh()
     assert path_of(policy).is_file()
     assert Controls(policy).path.is_file()
     with promote.exclusive(policy):

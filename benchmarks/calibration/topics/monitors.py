@@ -131,13 +131,13 @@ def _share(servers: list[Stream], num_alive: int, number: int) -> bool:
     """All tell what they have seen, as `loomrl.serving.guardian.exchange` does; whether one of those alive is
     alarmed.
     """
-    rows = [evidence for server in servers for evidence in server.gathered()]
+    rows = [evidence for server in servers for evidence in server.evidence_to_share()]
     for place, server in enumerate(servers[:num_alive]):
-        for one in server.gathered():
+        for one in server.evidence_to_share():
             revision = number * len(servers) + place
             for known, agents in ((one.homes, one.unnamed), (one.window_homes, one.requests.window)):
                 known.update(dict.fromkeys(agents.keys() - known.keys(), revision))
-    told = [server.hear(Shared(place, {"1": rows}, {})) for place, server in enumerate(servers[:num_alive], 1)]
+    told = [server.merge(Shared(place, {"1": rows}, {})) for place, server in enumerate(servers[:num_alive], 1)]
     return any(told)
 
 
@@ -155,7 +155,7 @@ def _limits(fleet: Fleet) -> Callable[[np.random.Generator], dict[str, bool | No
                 for place, server in enumerate(alive):
                     rows = part[asked == place]
                     told = _asked(fleet, time, agents[rows], flags[rows], number) if len(rows) else []
-                    if told and server.take(told):
+                    if told and server.process(told):
                         return {_ALARM: True}
             if fleet.num_servers > 1 and _share(servers, len(alive), number):
                 return {_ALARM: True}
@@ -204,7 +204,7 @@ def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | Non
             told |= {"version": version, "decision_id": f"{number}.0", "terminated": False, "truncated": False}
             waiting += [record, told | {"reward": float(np.clip(brought, 0.0, 500.0))}]
             if len(waiting) >= split.num_agents // 4:
-                if monitors.take(waiting):
+                if monitors.process(waiting):
                     return {_ALARM: True}
                 waiting.clear()
         return {_ALARM: False}

@@ -105,7 +105,7 @@ def snapshot(
 
 @app.command()
 def show(reference: Reference, as_json: Json = False) -> None:
-    """Show a snapshot."""
+    """Show what a snapshot records: interface, code and sampled dynamics."""
     from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.snapshots.store import find_snapshot
 

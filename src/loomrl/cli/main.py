@@ -78,7 +78,7 @@ def _run(command: list[str], root: Path) -> int:
 
 @app.command()
 def version() -> None:
-    """Print the version."""
+    """Print the version of the installed loomrl."""
     from loomrl import __version__
 
     typer.echo(__version__)

@@ -99,7 +99,7 @@ def clear_override(
 
 @override_app.command("list")
 def list_overrides(policy: Policy, as_json: AsJson = False) -> None:
-    """The overrides in force."""
+    """List the overrides that are in force, one a line."""
     active = _shared(policy).orders.active_overrides()
     if as_json:
         _print_json({"overrides": [override.to_json() for override in active]})
@@ -263,7 +263,7 @@ def kill_on(policy: Policy, reason: Reason, person: Person = None, server: Serve
 
 @kill_app.command("off")
 def kill_off(policy: Policy, reason: Reason, person: Person = None, server: Server = None) -> None:
-    """The policy decides again."""
+    """Take back the kill switch: the policy decides again."""
     _switch(policy, False, person or _user(), reason, server)
 
 

@@ -47,7 +47,7 @@ class LimitTally:
 
     @classmethod
     def at(cls, limit: float) -> "LimitTally":
-        """One that has seen nothing."""
+        """A tally against this limit that has counted no episode yet."""
         return cls(Monitor(limit, threshold=0.0, block=1))
 
     def updated(self, values: Iterable[tuple[str, float]]) -> "LimitTally":
@@ -73,12 +73,12 @@ class LimitTally:
 
     @property
     def count(self) -> int:
-        """How many episodes there were."""
+        """How many episodes were counted, of all agents."""
         return sum(self.episodes.values())
 
     @property
     def mean(self) -> float:
-        """Of all values."""
+        """The mean of all episodes' values, between 0 and 1; 0 where there was no episode."""
         return self.monitor.total / max(self.count, 1)
 
 

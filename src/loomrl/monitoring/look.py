@@ -44,7 +44,7 @@ class Look(Document):
 
     @property
     def sentence(self) -> str:
-        """The look for a person."""
+        """One sentence for people: policy, version, outcome, and what is broken or how much was seen."""
         broken = [f"{claim.id}: {claim.finding}" for claim in self.claims if claim.verdict is Verdict.REFUTED]
         seen = f"{self.num_decisions:,} decisions in {self.num_episodes:,} episodes since the last look"
         return f"{self.policy} version {self.version} is {self.outcome}: {'; '.join(broken) or seen}"
@@ -70,7 +70,7 @@ def looking(config: PolicyConfig) -> Iterator[Look]:
 
 
 def last_look(policy: str) -> Look | None:
-    """The newest look that was kept."""
+    """The newest look at a policy that LoomDB holds; None where there is none."""
     with LoomDB.open() as db:
         kept = db.latest_event(_kind(policy))
     return Look.model_validate(kept.data) if kept else None

@@ -29,7 +29,7 @@ def take_back(policy: str, version: str, reason: str, person: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Take one version back; the exit code."""
+    """Take one version back, as the arguments name it; returns the exit code."""
     policy, version, reason, person = arguments
     try:
         print(take_back(policy, version, reason, person))

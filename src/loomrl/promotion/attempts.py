@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of 
 
 
 class GateAttempt(Document):
-    """What is signed of an attempt."""
+    """The signed record of one attempt at the gate."""
 
     policy: str
     policy_digest: str
@@ -50,7 +50,7 @@ class GateAttempt(Document):
 
     @property
     def digest(self) -> str:
-        """What the next attempt is linked to."""
+        """SHA-256 of the attempt; the next attempt names it as its predecessor."""
         return sha256(self.to_bytes())
 
     def to_bytes(self) -> bytes:
@@ -59,7 +59,7 @@ class GateAttempt(Document):
         return canonical_json(self.model_dump(mode="json", exclude=left_out))
 
     def is_about(self, case: SafetyCase, settings: SafetyConfig) -> bool:
-        """Whether the case is this attempt's."""
+        """Whether this attempt was made with the case's policy, snapshot, evaluation and these settings."""
         own = (self.policy_digest, self.snapshot_digest, self.settings_digest)
         is_on_it = self.evaluation_digest in (None, case.evaluation_digest)
         return is_on_it and own == (case.policy_digest, case.snapshot_digest, settings_digest(settings))
@@ -119,7 +119,7 @@ def record_attempt(
 
 
 def find_attempt(known: list[GateAttempt], case: SafetyCase, settings: SafetyConfig) -> GateAttempt | None:
-    """The recorded attempt that a case is."""
+    """The recorded attempt that this case was made in; None where there is none."""
     return next((one for one in known if one.is_about(case, settings)), None)
 
 
@@ -143,8 +143,8 @@ def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) ->
                 "before it: one is missing or was moved; restore LoomDB from a backup"
             )
         found.append(attempt)
-    _demand_remembered(policy, known, found)
-    _demand_registered(policy, versions, found)
+    _require_remembered(policy, known, found)
+    _require_registered(policy, versions, found)
     if found and known != found[-1]:
         _remember(found)
     return found
@@ -169,7 +169,7 @@ def _remember(found: list[GateAttempt]) -> None:
             newest.write(path)
 
 
-def _demand_remembered(policy: str, known: GateAttempt | None, found: list[GateAttempt]) -> None:
+def _require_remembered(policy: str, known: GateAttempt | None, found: list[GateAttempt]) -> None:
     if known is not None and known not in found:
         raise ArtifactError(
             f"{policy}: LoomDB lacks attempt {known.number} of run {known.run_id}, which this home knows: the end of "
@@ -178,7 +178,7 @@ def _demand_remembered(policy: str, known: GateAttempt | None, found: list[GateA
         )
 
 
-def _demand_registered(policy: str, versions: Sequence[PolicyVersion], found: list[GateAttempt]) -> None:
+def _require_registered(policy: str, versions: Sequence[PolicyVersion], found: list[GateAttempt]) -> None:
     recorded = {attempt.digest for attempt in found}
     lacking = [version for version in versions if version.tags.get(ATTEMPT_TAG, "") not in {"", *recorded}]
     if lacking:

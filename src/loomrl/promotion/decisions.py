@@ -14,7 +14,7 @@ from loomrl.storage.audit.columns import count_of, version_of
 from loomrl.storage.audit.history import DECISION_MARKS
 from loomrl.storage.audit.hosts import chains_of_all_hosts, missing_chains
 from loomrl.storage.audit.records import DECISIONS, is_taken_over, row_ids
-from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.storage.run_record import RunRecord
@@ -51,7 +51,7 @@ class VersionDecisions(Document):
 
 
 class DecisionsOf(Document):
-    """What came of an origin."""
+    """The decisions that versions of one origin have made."""
 
     origin: str
     versions: list[VersionDecisions]
@@ -160,7 +160,7 @@ def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[LoggedReco
     """Records of decisions of these versions, from live and compacted segments alike."""
     for name, folder in chains.items():
         for path in segments(folder):
-            for number, line in enumerate(whole_lines(path), start=1):
+            for number, line in enumerate(complete_lines(path), start=1):
                 if line.startswith(DECISION_MARKS):
                     entry = _parsed(line, path, number)
                     if version_of(entry) in versions:

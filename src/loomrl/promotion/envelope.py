@@ -35,7 +35,8 @@ class PreviousCase(Document):
 
 
 class CaseStatement(Document):
-    """What the signature covers."""
+    """What the signature on a safety case covers: the digests of policy, evidence and exported files, and rechecked
+    claims."""
 
     schema_version: int = 2  # 2: with the evaluation that promotion compares by
     policy: str

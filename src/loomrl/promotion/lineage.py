@@ -63,7 +63,7 @@ def parse_version(text: str) -> tuple[str, str]:
 
 
 def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
-    """Everything a version came from."""
+    """The lineage of a version: run, code, config, snapshot, evidence, signatures and moves."""
     record = find_run(version)
     digest = version.tags.get(SNAPSHOT_TAG)
     aliases = registry.aliases(version.policy)

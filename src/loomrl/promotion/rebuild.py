@@ -37,7 +37,7 @@ class Artifact(Document):
 
 
 class RebuildReport(Document):
-    """What a rebuild found."""
+    """The result of rebuilding a version from its commit and config: each artifact's digests, and whether all match."""
 
     policy: str
     version: str

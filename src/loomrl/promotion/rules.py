@@ -67,7 +67,7 @@ Rule = Callable[[Inputs], Claim]
 
 
 def decide(inputs: Inputs) -> PromotionDecision:
-    """Examine every rule; changes nothing."""
+    """The decision on a version by every rule; nothing is changed by it."""
     claims = [rule(inputs) for rule in RULES]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
     return PromotionDecision(
@@ -288,7 +288,7 @@ def consequences(inputs: Inputs) -> Claim:
 
 
 def minimum_decisions(inputs: Inputs) -> Claim:
-    """Shadow saw enough decisions to say anything."""
+    """The claim that the shadow stage saw at least `shadow.min_decisions` decisions."""
     needed = inputs.config.shadow.min_decisions
     seen = inputs.shadow.num_decisions if inputs.shadow else 0
     verdict = Verdict.PROVED if seen >= needed else Verdict.UNDECIDED

@@ -29,12 +29,12 @@ def _console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def rows(registry: Registry, policy: str | None) -> list[Json]:
-    """One row per version, newest first."""
+    """One row for each version of a policy, or of all policies, newest version first."""
     found = []
     for name in [policy] if policy else registry.policies():
         aliases = registry.aliases(name)
@@ -143,7 +143,7 @@ def print_decisions(found: DecisionsOf) -> None:
 
 
 def print_decision_id(found: Json, as_json: bool) -> None:
-    """One decision, in one line."""
+    """Print id, time and chain of a decision in one line, or the whole as JSON."""
     print(json.dumps(found) if as_json else f"{found['decision_id']}  {found['timestamp']}  {found['chain']}")
 
 
@@ -183,7 +183,7 @@ def _snapshot_line(found: Lineage) -> str:
 
 
 def print_rebuild(report: RebuildReport) -> None:
-    """Equal or different, per artifact."""
+    """Print a table of a rebuild's artifacts: the recorded and the rebuilt digest, equal or different."""
     table = Table(title=f"{report.policy} version {report.version}, rebuilt from commit {report.commit[:12]}")
     for column in ("artifact", "recorded", "rebuilt", ""):
         table.add_column(column)

@@ -60,12 +60,12 @@ class VerifyReport(Document):
 
     @property
     def changed(self) -> list[str]:
-        """The aspects that changed."""
+        """The names of the aspects in which the environment differs from the snapshot, in the order of `ASPECTS`."""
         return [aspect for aspect in ASPECTS if getattr(self, aspect)]
 
     @property
     def unchanged(self) -> bool:
-        """Whether nothing changed."""
+        """Whether the environment differs from the snapshot in no aspect."""
         return not self.changed
 
 

@@ -54,7 +54,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Ask:
-    """One agent's request, for `decide_many`."""
+    """One agent's request for a decision, as `decide_many` takes it."""
 
     agent_id: str
     observation: ArrayLike
@@ -65,7 +65,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a decision, for `feedback_many`."""
+    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it."""
 
     decision_id: str
     reward: float
@@ -95,7 +95,7 @@ class PolicyClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the HTTP connection; the client cannot be used afterwards."""
         self._http.close()
 
     def decide(
@@ -131,14 +131,18 @@ class PolicyClient:
         self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     def is_ready(self) -> bool:
-        """Whether a champion decides."""
+        """Whether the server has a champion that can decide; False also where the server cannot be reached."""
         try:
             return self._http.get("/v2/health/ready").status_code == 200
         except httpx.TransportError:
             return False
 
     def status(self) -> dict[str, Any]:
-        """The server's `/status`."""
+        """The body of `GET /status`: roles, versions, controls, chains and refusals of the server.
+
+        Raises:
+            ServiceError: where the server refuses or cannot be reached.
+        """
         return self._object("GET", "/status")
 
     def shadow_records(
@@ -163,7 +167,11 @@ class PolicyClient:
         return lifted
 
     def overrides(self) -> list[dict[str, Any]]:
-        """The overrides in force."""
+        """The overrides in force, each as the JSON object that the server keeps of it.
+
+        Raises:
+            ServiceError: where the server refuses or cannot be reached.
+        """
         found: list[dict[str, Any]] = self._send("GET", "/override")["overrides"]
         return found
 
@@ -186,7 +194,7 @@ class PolicyClient:
         return self._object("POST", "/rollback", {"version": version, "reason": reason})
 
     def refresh(self, policy: str) -> dict[str, Any]:
-        """Have the server follow the registry now."""
+        """Have the server load what the registry's aliases name now, instead of at its next look."""
         return self._object("POST", f"/v2/repository/models/{policy}/load")
 
     def infer(
@@ -236,7 +244,7 @@ class AsyncPolicyClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all HTTP connections; the client cannot be used afterwards."""
         await self._http.aclose()
 
     async def decide(
@@ -272,7 +280,7 @@ class AsyncPolicyClient:
         await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     async def is_ready(self) -> bool:
-        """Whether a champion decides."""
+        """Whether the server has a champion that can decide; False also where the server cannot be reached."""
         try:
             return (await self._http.get("/v2/health/ready")).status_code == 200
         except httpx.TransportError:

@@ -39,7 +39,7 @@ class ExplorationConfig(Section):
 
     @classmethod
     def read(cls, text: str) -> "ExplorationConfig":
-        """From `kind=epsilon,epsilon=0.05,share=0.1`.
+        """The settings in a text such as `kind=epsilon,epsilon=0.05,share=0.1`.
 
         Raises:
             ConfigError: naming the setting.

@@ -67,16 +67,16 @@ _FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's contro
 class ServerContext:
     """Everything a server consists of. Made before the port answers; `live` runs the threads."""
 
-    def __init__(self, settings: ServerSettings, place: WorkerAddress | None = None) -> None:
-        """`place` is that of one worker among several."""
-        self.settings, self.place = settings, place
+    def __init__(self, settings: ServerSettings, worker_address: WorkerAddress | None = None) -> None:
+        """`worker_address` is that of one worker among several."""
+        self.settings, self.worker_address = settings, worker_address
         self.started = time.time()
-        self._agreement = None if place is None else Agreement(place.agreement, place.count)
+        self._agreement = None if worker_address is None else Agreement(worker_address.agreement, worker_address.count)
         self._revision = 0  # of the agreement, as far as this worker is in step
         self.tokens = configured()
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
-        prefix = "" if place is None else token_prefix(place.index)
+        prefix = "" if worker_address is None else token_prefix(worker_address.index)
         self.audit = AuditLog(
             settings.policy,
             settings.server,
@@ -99,7 +99,9 @@ class ServerContext:
             self.memories.versions,
             settings.exploration,
             self.quarantine,
-            None if place is None or self._agreement is None else partial(self._agreement.vote, place.index),
+            None
+            if worker_address is None or self._agreement is None
+            else partial(self._agreement.vote, worker_address.index),
             self._record_last,
         )
         self.metrics = ServerMetrics(settings.policy)
@@ -108,13 +110,13 @@ class ServerContext:
         self.shadow = Shadow(self.audit, self._challengers, *limits)
         self.history = History(self.metrics, self.shadow)
         self.events: list[Event] = []  # of LoomDB about versions of this policy, the newest first
-        asking = AskingTokens(None if place is None else place.asking)
+        asking = AskingTokens(None if worker_address is None else worker_address.asking)
         self.ledger, self.retries = FeedbackLedger(settings.policy, self.audit, asking=asking), Retries()
         for entry in newest_records(self.audit.folder, _READ_BACK):
             self.ledger.recall(entry)
             self.retries.recall(entry)
         limits_of_agents = settings.rates()
-        shared = None if place is None else place.limits
+        shared = None if worker_address is None else worker_address.limits
         self.limiter = (
             RateLimiter(*limits_of_agents) if shared is None else SharedRateLimiter(shared, *limits_of_agents)
         )
@@ -129,7 +131,7 @@ class ServerContext:
             self.ledger,
             draws,
         )
-        self.guardian = self._guardian() if place is None or place.index == GUARDIAN else None
+        self.guardian = self._guardian() if worker_address is None or worker_address.index == GUARDIAN else None
         self.is_leaving = False  # told to stop: no longer ready, while requests are still answered
         self.last_audit_error: str | None = None
         self.errors: dict[str, str] = {}  # what the threads' works fail at now, by the work
@@ -193,7 +195,7 @@ class ServerContext:
         """Whether answers wait until their records are on the disk: so set, or for a safety-critical version."""
         return self.settings.durability == "strict" or self.roles.current.is_safety_critical
 
-    def keep_in_step(self) -> None:
+    def apply_announced(self) -> None:
         """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.
 
         Raises:
@@ -212,20 +214,20 @@ class ServerContext:
 
     def beat(self) -> None:
         """Let the supervisor know that this worker does not hang."""
-        if self.place is not None and self._agreement is not None:
-            self._agreement.beat(self.place.index)
+        if self.worker_address is not None and self._agreement is not None:
+            self._agreement.beat(self.worker_address.index)
 
     def has_most_connections(self, num_connections: int) -> bool:
         """Whether this worker has more than another one."""
-        if self.place is None or self._agreement is None:
+        if self.worker_address is None or self._agreement is None:
             return False
-        return self._agreement.has_most(self.place.index, num_connections)
+        return self._agreement.has_most(self.worker_address.index, num_connections)
 
     async def _in_step(self) -> None:
         """Wait until this worker can do what the others do; it listens to nobody before."""
-        while self.place is not None and self._agreement is not None and not self.is_leaving:
+        while self.worker_address is not None and self._agreement is not None and not self.is_leaving:
             self.roles.obey_quarantine()
-            if self._agreement.has_vote(self.place.index):
+            if self._agreement.has_vote(self.worker_address.index):
                 return
             await asyncio.sleep(_STEP_SECONDS)
 
@@ -283,9 +285,9 @@ class ServerContext:
 
     def _guardian(self) -> Guardian:
         """It watches this server's own chain, or those of all workers."""
-        own, place = self.audit.folder, self.place
-        folders = [own] if place is None else [own.parent / name for name in place.chains]
-        reins = GuardianHooks(
+        own, worker_address = self.audit.folder, self.worker_address
+        folders = [own] if worker_address is None else [own.parent / name for name in worker_address.chains]
+        hooks = GuardianHooks(
             watch=self._watch,
             is_ready=lambda: bool(self.roles.current.versions()),
             take_out=self.roles.take_out,
@@ -294,8 +296,8 @@ class ServerContext:
             drop=self._drop_from_plan,
             has_registry=not self.settings.folders,
         )
-        name = own.name if place is None else place.name
-        return Guardian(self.settings.policy, name, lambda: list(filter(Path.is_dir, folders)), self.quarantine, reins)
+        name = own.name if worker_address is None else worker_address.name
+        return Guardian(self.settings.policy, name, lambda: list(filter(Path.is_dir, folders)), self.quarantine, hooks)
 
     def _watch(self, version: str) -> Watch | None:
         policy = self.roles.current.by_version(version)

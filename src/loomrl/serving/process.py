@@ -67,11 +67,11 @@ class ServerProcess:
         self.stop()
 
     def client(self, **options: Any) -> PolicyClient:
-        """A client of this server."""
+        """A new client of this server."""
         return PolicyClient(self.url, **options)
 
     def log(self) -> str:
-        """What the server wrote so far."""
+        """Everything that the server has written to its log so far."""
         return self._log.read_text(errors="replace")
 
     def stop(self, timeout_seconds: float = 20.0) -> int:

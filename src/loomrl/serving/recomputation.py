@@ -58,7 +58,7 @@ class ReplayReport:
         return not self.num_different and not self.not_replayed
 
     def differs(self, difference: str) -> None:
-        """Count a difference."""
+        """Count one record that recomputes differently; the first few are kept as text in `differences`."""
         self.num_different += 1
         self.differences += [difference] if len(self.differences) < _SHOWN else []
 

@@ -34,15 +34,15 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         from loomrl.serving.supervision.supervisor import Supervisor
 
         with Supervisor(settings, listener) as supervisor:
-            _tell(settings, listener, port_file)
+            _announce_address(settings, listener, port_file)
             supervisor.run()
     else:
         server = make(settings, None)
-        _tell(settings, listener, port_file)
+        _announce_address(settings, listener, port_file)
         run(server, [listener])
 
 
-def _tell(settings: ServerSettings, listener: socket.socket, port_file: Path | None) -> None:
+def _announce_address(settings: ServerSettings, listener: socket.socket, port_file: Path | None) -> None:
     url = address_of(listener)
     log.info("%s is served on %s", settings.policy, url)
     if port_file is not None:
@@ -79,6 +79,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """The URL of a bound socket."""
+    """The URL of a bound socket, such as `http://127.0.0.1:8000`."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -65,7 +65,7 @@ class ServerSettings:
         return self.rate, self.burst, total_rate, token_rate
 
     def source(self) -> PolicySource:
-        """Where this server finds policies."""
+        """The source of policies that these settings name: folders, or the registry with the pinned versions."""
         if self.folders:
             return FolderSource(self.policy, self.folders, require_signature=self.require_signature is True)
         pinned = {"champion": self.champion, "challenger": self.challenger}

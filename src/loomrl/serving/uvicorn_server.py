@@ -24,15 +24,15 @@ GRACE_SECONDS = 20.0  # for those, the challengers' process and the last anchor
 class _Server(uvicorn.Server):
     """Not ready any more from the moment on that it is told to stop; may share a port with other workers."""
 
-    def __init__(self, config: uvicorn.Config, parts: "ServerContext") -> None:
+    def __init__(self, config: uvicorn.Config, context: "ServerContext") -> None:
         super().__init__(config)
-        self._parts = parts
+        self._context = context
         self.shared: socket.socket | None = None  # with other workers
         self._acceptor: Acceptor | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain; a second signal ends at once."""
-        self._parts.is_leaving = True
+        self._context.is_leaving = True
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -43,7 +43,7 @@ class _Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: say that the event loop turns."""
-        self._parts.beat()
+        self._context.beat()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -58,18 +58,18 @@ class _Server(uvicorn.Server):
         return made
 
     def _has_most(self) -> bool:
-        return self._parts.has_most_connections(len(self.server_state.connections))
+        return self._context.has_most_connections(len(self.server_state.connections))
 
 
-def make(settings: ServerSettings, place: WorkerAddress | None) -> _Server:
-    """The server of this process, its parts made; `place` is that of a worker among several."""
+def make(settings: ServerSettings, worker_address: WorkerAddress | None) -> _Server:
+    """The server of this process, its parts made; `worker_address` is that of a worker among several."""
     from loomrl.serving.api.app import PolicyServer
     from loomrl.serving.api.hot import protocol_of
     from loomrl.serving.context import ServerContext
 
     be_quiet()
-    parts = ServerContext(settings, place)
-    application = PolicyServer(parts)
+    context = ServerContext(settings, worker_address)
+    application = PolicyServer(context)
     config = uvicorn.Config(
         application,
         loop="uvloop",
@@ -81,7 +81,7 @@ def make(settings: ServerSettings, place: WorkerAddress | None) -> _Server:
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    return _Server(config, parts)
+    return _Server(config, context)
 
 
 def run(server: _Server, sockets: Sequence[socket.socket]) -> None:

@@ -31,7 +31,7 @@ from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import refuting_confidence
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
-from loomrl.shadow.whole import Floats, compare_travel, compare_whole
+from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
 from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, WholeEpisodes
 
@@ -256,7 +256,7 @@ class _Examination:
             return first, second
 
         first, second = _returns(alone), _returns(self.episodes)
-        return compare_whole(first, second, self.own, self.more, play, self.promotion, self.refuting)
+        return compare_pairs(first, second, self.own, self.more, play, self.promotion, self.refuting)
 
     # --- noise ---
 

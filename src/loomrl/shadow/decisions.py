@@ -16,13 +16,13 @@ _ROWS = 8_192  # observations that are asked about at once
 
 @dataclass(frozen=True)
 class ShadowDecisions:
-    """N decisions of a version."""
+    """What a version decides for N observations: actions, and logits where it has them."""
 
     action: NDArray[Any]  # (N, *action)
     logits: FloatArray | None  # (N, A), of choices
 
     def rows(self, chosen: NDArray[Any] | slice) -> "ShadowDecisions":
-        """Some of them."""
+        """The decisions at these rows, by index, mask or slice of the batch."""
         return ShadowDecisions(self.action[chosen], None if self.logits is None else self.logits[chosen])
 
 

@@ -45,12 +45,12 @@ class Pairs:
 
     @property
     def num_decisions(self) -> int:
-        """N."""
+        """How many pairs of decisions there are: N in the shapes of the arrays."""
         return len(self.acted)
 
     @property
     def num_episodes(self) -> int:
-        """How many episodes the decisions come from."""
+        """The number of different episodes that the decisions come from."""
         return len(np.unique(self.episode))
 
 

@@ -64,7 +64,7 @@ def _server(config: PolicyConfig, challenger: PolicyVersion, champion: PolicyVer
     """
     if config.shadow.server is not None and champion is not None:
         with PolicyClient(config.shadow.server) as client:
-            _demand_roles(client, challenger, champion)
+            _require_roles(client, challenger, champion)
             yield client
         return
     acting, beside = (challenger, None) if champion is None else (champion, challenger.version)
@@ -73,11 +73,11 @@ def _server(config: PolicyConfig, challenger: PolicyVersion, champion: PolicyVer
     server = ServerProcess(config.name, rate=rate, champion=acting.version, challenger=beside, explore=unasked)
     with server, server.client() as client:
         if champion is not None:
-            _demand_roles(client, challenger, champion)
+            _require_roles(client, challenger, champion)
         yield client
 
 
-def _demand_roles(client: PolicyClient, challenger: PolicyVersion, champion: PolicyVersion) -> None:
+def _require_roles(client: PolicyClient, challenger: PolicyVersion, champion: PolicyVersion) -> None:
     """The server must hold both versions now, not just soon."""
     with contextlib.suppress(Refused):  # a version it refuses is named below, with the reason
         client.refresh(challenger.policy)
@@ -150,7 +150,7 @@ def _live(
     artifact = _artifact(challenger)
     deadline = time.monotonic() + shadow.wait_seconds
     with PolicyClient(shadow.server) as client:
-        _demand_roles(client, challenger, champion)
+        _require_roles(client, challenger, champion)
         reader = PairReader(client, challenger, champion)
         while reader.read() < shadow.min_decisions and time.monotonic() < deadline:
             on_progress(len(reader), shadow.min_decisions)

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Play = Callable[[Sequence[int]], tuple[Floats, Floats]]  # seeds -> returns of the challenger and of the champion
 
 
-def compare_whole(
+def compare_pairs(
     challenger: Floats,
     champion: Floats,
     seeds: Sequence[int],

@@ -31,7 +31,7 @@ class Move(Document):
 
 
 def node(policy: str, version: str) -> str:
-    """A version as LoomDB names it."""
+    """The name of a version in LoomDB's lineage: `policy:POLICY@VERSION`."""
     return f"policy:{policy}@{version}"
 
 

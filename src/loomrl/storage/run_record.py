@@ -32,7 +32,7 @@ class StageRecord(Document):
 
 
 class RunRecord(Document):
-    """One life-cycle run."""
+    """What `record.json` keeps of one run of the life cycle: its config, code, stages, times and final state."""
 
     run_id: str
     policy: str

@@ -22,12 +22,12 @@ def canonical_json(value: Any) -> bytes:
 
 
 def sha256(data: bytes) -> str:
-    """Hex digest of bytes."""
+    """The SHA-256 digest of the data: 64 lower-case hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """The SHA-256 digest of a file's bytes: 64 lower-case hex digits."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -103,7 +103,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write canonical JSON atomically."""
+    """Write a value to a file as canonical JSON; a reader sees the former file or the new one, never a part."""
     write_atomic(path, canonical_json(value))
 
 

@@ -53,7 +53,7 @@ _MOVED = {
     ),
     "serving.decisions": (
         "serving.requests serving.packing serving.retries serving.asking:asking_tokens serving.decider "
-        "serving.authority serving.choosing serving.groups serving.memory serving.feedback serving.limits "
+        "serving.authority serving.choosing serving.groups:batches serving.memory serving.feedback serving.limits "
         "serving.decision_records:records serving.actions"
     ),
     "serving.policy": (

@@ -63,7 +63,7 @@ class Document(BaseModel):
         return canonical_json(self.to_json())
 
     def write(self, path: Path) -> None:
-        """Write canonical JSON atomically."""
+        """Write the document as canonical JSON; a reader sees the former file or the new one, never a part."""
         write_atomic(path, self.to_bytes())
 
     @classmethod

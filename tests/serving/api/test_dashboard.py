@@ -161,14 +161,14 @@ def test_counts_and_their_history_are_those_of_the_audit_log(settings: ServerSet
         for number in range(12):
             answer = {"agent_id": f"a{number % 4}", "observation": OBSERVATIONS[0].tolist(), "explore": number > 7}
             assert server.ask("POST", "/decide", answer).status_code == 200
-        server.parts.history.take()
+        server.context.history.take()
         server.ask("POST", "/override", {**OVERRIDE, "agent_id": "a1"})
         batch = [{"agent_id": f"a{row % 2}", "observation": OBSERVATIONS[1].tolist()} for row in range(6)]
         decisions = server.ask("POST", "/decide", {"requests": batch}).json()["decisions"]
         server.ask("POST", "/feedback", {"decision_id": decisions[0]["decision_id"], "reward": 1.0})
         flood = [{"agent_id": "a0", "observation": OBSERVATIONS[1].tolist()} for _ in range(60)]
         assert server.ask("POST", "/decide", {"requests": flood}).status_code == 413
-        server.parts.history.take()
+        server.context.history.take()
         found = server.ask("GET", DATA).json()
         first, second = found["history"]
         later = server.ask("GET", f"{DATA}?after={first['time']!r}").json()
@@ -188,7 +188,7 @@ def test_counts_and_their_history_are_those_of_the_audit_log(settings: ServerSet
 
 def test_latencies_keep_two_digits_and_the_newest_of_many(settings: ServerSettings) -> None:
     with Inside(settings) as server:
-        history, metrics = server.parts.history, server.parts.metrics
+        history, metrics = server.context.history, server.context.metrics
         metrics.observe([123e-6, 118e-6, 0.0456, 4e-9, 2.0])
         history.take()
         history.take()
@@ -262,7 +262,7 @@ def test_a_person_takes_the_champion_back(champions: tuple[str, str], tokens: di
         nothing = server.ask("POST", "/rollback", {**order, "version": first}, tokens["operate"])
         assert nothing.status_code == 409
         assert "no previous champion to go back to" in nothing.json()["error"]
-        server.parts.follow_events()
+        server.context.follow_events()
         event = server.ask("GET", DATA, token=tokens["observe"]).json()["events"][0]
     assert Registry().aliases("cartpole") == {CHAMPION: first}
     names = ("kind", "version", "other", "person", "reason")

@@ -52,7 +52,7 @@ def told(server: Inside, agent_id: str, observation: Any = RIGHT) -> tuple[Any, 
 def order(server: Inside, method: str, route: str, **document: Any) -> None:
     answer = server.ask(method, route, document | BY)
     assert answer.is_success, answer.text
-    server.parts.roles.refresh()
+    server.context.roles.refresh()
 
 
 def test_each_stands_above_the_next(server: Inside) -> None:
@@ -78,7 +78,7 @@ def test_each_stands_above_the_next(server: Inside) -> None:
     assert told(server, "a") == (200, 0, "override")
     server.ask("DELETE", "/override")
     assert told(server, "a") == (429,)
-    assert verify_chain(server.parts.audit.folder).intact
+    assert verify_chain(server.context.audit.folder).intact
 
 
 def test_without_a_fallback_the_kill_switch_stops_everything_but_people(server: Inside) -> None:
@@ -127,7 +127,7 @@ def test_a_person_pins_the_fallback(server: Inside) -> None:
 
 def test_what_a_person_pinned_has_no_fallback(server: Inside) -> None:
     order(server, "PUT", "/plan", fallback={"action": 1})
-    order(server, "POST", "/override", version=server.parts.roles.current.champion.version)
+    order(server, "POST", "/override", version=server.context.roles.current.champion.version)
     assert told(server, "a", UNKNOWN) == (422,)
 
 
@@ -232,7 +232,7 @@ def test_agents_are_dealt_and_keep_their_version(pair: tuple[Inside, str]) -> No
 def test_agents_of_a_version_that_is_gone_stay_with_the_champion(pair: tuple[Inside, str]) -> None:
     server, other = pair
     order(server, "PUT", "/plan", split={other: 0.25})
-    roles = server.parts.roles
+    roles = server.context.roles
     roles.current = type(roles.current)(champion=roles.current.champion)  # it was unloaded, or never came
     assert {(one["role"], one["assignment_probability"]) for one in versions(server)} == {("champion", 1.0)}
 
@@ -254,12 +254,12 @@ def test_several_challengers_decide_in_shadow(pair: tuple[Inside, str], tmp_path
     server, other = pair
     third = str(discrete_folder(tmp_path / "third", value=3.0))
     order(server, "PUT", "/plan", split={other: 0.5}, challengers=[other, third])
-    server.parts.shadow.start()
+    server.context.shadow.start()
     try:
         decided = versions(server, 20)
         wait_for(lambda: shadows().count(third) == len(decided))
     finally:
-        server.parts.shadow.stop()
+        server.context.shadow.stop()
     champions = [one for one in decided if one["role"] == "champion"]
     assert shadows().count(other) == len(champions)  # it does not mirror itself
 

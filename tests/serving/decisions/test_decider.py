@@ -16,9 +16,9 @@ from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan
 from loomrl.serving.decisions.authority import FALLBACK, KILL_SWITCH, OVERRIDE
+from loomrl.serving.decisions.batches import RequestDecisions, answers_of
 from loomrl.serving.decisions.decider import Decider
 from loomrl.serving.decisions.feedback import FeedbackLedger
-from loomrl.serving.decisions.groups import RequestDecisions, answers_of
 from loomrl.serving.decisions.limits import RateLimiter
 from loomrl.serving.decisions.memory import Memories
 from loomrl.serving.decisions.requests import DecisionRequests, Feedback
@@ -66,12 +66,12 @@ class Desk:
     def decide(
         self, *agents: str, observations: list[Any] | None = None, route: str = "decide"
     ) -> list[dict[str, Any]]:
-        asked = asks(*agents, observations=observations)
+        asked = requests(*agents, observations=observations)
         return answers_of(self.decider.decide(asked, self.roles, time.perf_counter(), route))
 
-    def together(self, *requests: DecisionRequests) -> list[list[RequestDecisions] | Exception]:
-        starts = [time.perf_counter()] * len(requests)
-        return self.decider.decide_together(requests, self.roles, starts, "decide")
+    def together(self, *all_requests: DecisionRequests) -> list[list[RequestDecisions] | Exception]:
+        starts = [time.perf_counter()] * len(all_requests)
+        return self.decider.decide_together(all_requests, self.roles, starts, "decide")
 
     def count(self, by: str) -> float:
         """How many decisions were counted as decided by something."""
@@ -80,7 +80,7 @@ class Desk:
         return sum(float(line.split()[-1]) for line in counted)
 
 
-def asks(*agents: str, observations: list[Any] | None = None, episode: str | None = None) -> DecisionRequests:
+def requests(*agents: str, observations: list[Any] | None = None, episode: str | None = None) -> DecisionRequests:
     observed = KNOWN[: len(agents)] if observations is None else observations
     return DecisionRequests(list(agents), [episode] * len(agents), [False] * len(agents), observed)
 
@@ -201,7 +201,7 @@ def test_the_fallback_decides_what_the_policy_has_no_answer_to_and_no_more(guard
 
 
 def test_requests_that_came_together_are_one_record_and_each_is_told_its_own(desk: Desk, policy: ServedPolicy) -> None:
-    first, second = desk.together(asks("a", "b"), asks("c", observations=[KNOWN[3]]))
+    first, second = desk.together(requests("a", "b"), requests("c", observations=[KNOWN[3]]))
     assert isinstance(first, list)
     assert isinstance(second, list)
     ids = [answer["decision_id"] for part in (first, second) for answer in answers_of(part)]
@@ -212,7 +212,7 @@ def test_requests_that_came_together_are_one_record_and_each_is_told_its_own(des
 
 def test_one_request_that_is_refused_costs_the_others_nothing(desk: Desk) -> None:
     desk.decide("greedy", "greedy", "greedy")
-    good, limited, bad = desk.together(asks("a"), asks("greedy"), asks("b", observations=[[1.0]]))
+    good, limited, bad = desk.together(requests("a"), requests("greedy"), requests("b", observations=[[1.0]]))
     assert isinstance(good, list)
     assert [len(answers_of(good)), *[type(one) for one in (limited, bad)]] == [1, Problem, Problem]
     assert [int(one.status) for one in (limited, bad) if isinstance(one, Problem)] == [429, 400]
@@ -221,7 +221,7 @@ def test_one_request_that_is_refused_costs_the_others_nothing(desk: Desk) -> Non
 
 def test_requests_are_not_joined_where_people_tell_agents_apart(desk: Desk) -> None:
     desk.controls.set_override(Override(action=0, agent_id="b", **BY), "test")
-    outcomes = desk.together(asks("a"), asks("b"))
+    outcomes = desk.together(requests("a"), requests("b"))
     roles = [answer["role"] for one in outcomes if isinstance(one, list) for answer in answers_of(one)]
     assert roles == [CHAMPION, OVERRIDE]
     assert [entry["decision_id"].find(".") for entry in kinds("decision")] == [-1, -1]  # a record each
@@ -231,7 +231,7 @@ def test_an_episode_stays_with_the_version_that_remembers_it(loomrl_home: Path, 
     old, new = (ServedPolicy.load(recurrent_folder(tmp_path / version), version) for version in ("1", "2"))
     desk = Desk.of(Roles(champion=old), burst=100)
     started = time.perf_counter()
-    begun = answers_of(desk.decider.decide(asks("a", episode="one"), desk.roles, started))
+    begun = answers_of(desk.decider.decide(requests("a", episode="one"), desk.roles, started))
     swapped = Roles(champion=new, draining={"1": old})
     both = DecisionRequests(["a", "b"], ["one", "two"], [False] * 2, KNOWN[:2])
     told = answers_of(desk.decider.decide(both, swapped, started))

@@ -119,5 +119,5 @@ def test_one_token_under_many_names_is_refused_and_on_record(
         refused = next(answer for answer in asked if answer.status_code == 429)
         assert "the token of 'decide-holder' may ask 3 times a second" in refused.json()["error"]
         assert server.ask("GET", "/status", token=tokens["observe"]).json()["rate_per_token"] == 3.0
-        found = [entry for entry in newest_records(server.parts.audit.folder, 10**6) if entry["kind"] == "limited"]
+        found = [entry for entry in newest_records(server.context.audit.folder, 10**6) if entry["kind"] == "limited"]
     assert {(entry["agent_id"], entry["holder"]) for entry in found} == {(None, "decide-holder")}

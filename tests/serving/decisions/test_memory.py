@@ -49,13 +49,13 @@ def start(loomrl_home: Path, folder: Path) -> Iterator[Callable[..., Inside]]:
 
     def again(**options: Any) -> Inside:
         for server in started:
-            server.parts.audit.close()
+            server.context.audit.close()
         started[:] = [Inside(ServerSettings("p", folders={"champion": folder}, **options))]
-        started[0].parts.roles.refresh()
+        started[0].context.roles.refresh()
         return started[0]
 
     yield again
-    started[-1].parts.audit.close()
+    started[-1].context.audit.close()
 
 
 def ask(server: Inside, observation: list[float], episode_id: str | None = "one", agent_id: str = "a") -> Any:
@@ -108,7 +108,7 @@ def test_what_a_recurrent_policy_needs_is_said(start: Callable[..., Inside]) -> 
     assert twice.status_code == 400
     assert "two decisions of agent 'a' in episode 'one'" in twice.json()["error"]
     assert decisions() == []
-    assert len(server.parts.memories) == 0
+    assert len(server.context.memories) == 0
 
 
 @pytest.mark.parametrize("how", ["terminated", "truncated"])
@@ -116,7 +116,7 @@ def test_an_episode_ends_with_feedback(start: Callable[..., Inside], policy: Ser
     server = start()
     last = [ask(server, one).json()["decision_id"] for one in FIRST[:3]][-1]
     server.ask("POST", "/feedback", {"decision_id": last, "reward": 0.0, how: True})
-    assert len(server.parts.memories) == 0
+    assert len(server.context.memories) == 0
     assert [decide(server, one) for one in FIRST] == played(policy, FIRST)
     assert [entry["memory"]["step"] for entry in decisions()] == [0, 1, 2, 0, 1, 2, 3, 4, 5]
 
@@ -158,7 +158,7 @@ def test_a_log_that_lacks_a_beginning_does_not_bring_memories_back(start: Callab
     decide(start(), FIRST[0])
     server = start()
     decide(server, FIRST[1])
-    segments(server.parts.audit.folder)[0].unlink()
+    segments(server.context.audit.folder)[0].unlink()
     lost = ask(start(), FIRST[2])
     assert lost.status_code == 409
     assert "its log does not lead to what was remembered; begin a new episode" in lost.json()["error"]
@@ -190,8 +190,8 @@ def no_standby(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def swap(server: Inside, folder: Path) -> None:
-    server.parts.roles._source._folders["champion"] = folder  # type: ignore[attr-defined]
-    server.parts.roles.refresh()
+    server.context.roles._source._folders["champion"] = folder  # type: ignore[attr-defined]
+    server.context.roles.refresh()
 
 
 @pytest.mark.usefixtures("no_standby")
@@ -206,14 +206,14 @@ def test_an_episode_stays_with_its_version_until_it_ends(
     assert (kept["version"], fresh["version"]) == (str(folder), str(other))
     assert (fresh["action"], fresh["value"]) == played(newer, FIRST[2:3])[0]
     found.append((kept["action"], kept["value"]))
-    server.parts.roles.refresh()
+    server.context.roles.refresh()
     found += [decide(server, one) for one in FIRST[3:5]]
     last = ask(server, FIRST[5]).json()
     assert [*found, (last["action"], last["value"])] == played(policy, FIRST)
-    assert server.parts.roles.current.draining.keys() == {str(folder)}
+    assert server.context.roles.current.draining.keys() == {str(folder)}
     server.ask("POST", "/feedback", {"decision_id": last["decision_id"], "reward": 1.0, "truncated": True})
-    server.parts.roles.refresh()
-    assert server.parts.roles.current.versions() == {str(other)}
+    server.context.roles.refresh()
+    assert server.context.roles.current.versions() == {str(other)}
     assert ask(server, FIRST[0]).json()["version"] == str(other)
     assert LogRecomputation().run("p").equal
 
@@ -225,7 +225,7 @@ def test_an_episode_whose_version_is_gone_begins_anew_and_its_record_says_so(
     decide(start(), FIRST[0])
     server = start()
     swap(server, other)
-    server.parts.roles.refresh()  # nobody asked meanwhile, so the former version has no episode that is awake
+    server.context.roles.refresh()  # nobody asked meanwhile, so the former version has no episode that is awake
     found = [decide(server, one) for one in FIRST[1:3]]
     assert found == played(ServedPolicy.load(other), FIRST[1:3])
     marks = [entry["memory"] for entry in decisions()]
@@ -258,7 +258,7 @@ def test_a_recurrent_version_stands_in_for_no_single_decision(
     swap(server, folder)
     plan = {"fallback": {"version": str(other)}, "person": "Ada", "reason": "test"}
     assert server.ask("PUT", "/plan", plan).is_success
-    server.parts.roles.refresh()
+    server.context.roles.refresh()
     refused = ask(server, FIRST[0])
     assert (refused.status_code, "is recurrent: it cannot stand in" in refused.json()["error"]) == (503, True)
 

@@ -133,6 +133,6 @@ def test_two_rows_of_one_agent_cannot_share_an_id(served: PolicyClient) -> None:
 
 def test_the_oldest_are_forgotten_first() -> None:
     retries = Retries(capacity=2)
-    asks = DecisionRequests(["a"] * 3, [None] * 3, [False] * 3, [[0.0]] * 3, ["1", "2", "3"])
-    retries.remember(asks, [{"decision_id": str(row)} for row in range(3)])
-    assert retries.find(asks) == {1: {"decision_id": "1"}, 2: {"decision_id": "2"}}
+    requests = DecisionRequests(["a"] * 3, [None] * 3, [False] * 3, [[0.0]] * 3, ["1", "2", "3"])
+    retries.remember(requests, [{"decision_id": str(row)} for row in range(3)])
+    assert retries.find(requests) == {1: {"decision_id": "1"}, 2: {"decision_id": "2"}}

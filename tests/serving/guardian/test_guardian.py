@@ -31,7 +31,7 @@ from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.guardian import Guardian, GuardianHooks
 from loomrl.serving.guardian.monitor import Trigger
 from loomrl.serving.guardian.quarantine import MONITORS, Quarantine, Quarantined
-from loomrl.serving.guardian.sharing import together
+from loomrl.serving.guardian.sharing import merged_evidence
 from loomrl.serving.guardian.tokens import LEAST_REQUESTS
 from loomrl.serving.guardian.watch import Watch
 from loomrl.serving.policy.model import MANIFEST
@@ -237,7 +237,7 @@ class House:
         self.taken_out: list[str] = []
 
     def guardian(self) -> Guardian:
-        reins = GuardianHooks(
+        hooks = GuardianHooks(
             watch=lambda version: Watch.of(self.manifest, np.dtype(np.float32), MonitorsConfig()),
             is_ready=lambda: True,
             take_out=self.take_out,
@@ -246,7 +246,7 @@ class House:
             drop=lambda entry: None,
             has_registry=False,
         )
-        return Guardian("cartpole", self.server, lambda: [self.log.folder], Quarantine("cartpole"), reins)
+        return Guardian("cartpole", self.server, lambda: [self.log.folder], Quarantine("cartpole"), hooks)
 
     def take_out(self, version: str) -> str:
         self.taken_out.append(version)
@@ -327,7 +327,7 @@ def test_nothing_follows_before_it_is_known_who_decides_instead(house: House, mo
         early.append(bool(rollbacks()))
         return "1"
 
-    monkeypatch.setattr(guardian, "_reins", replace(guardian._reins, take_out=take_out))
+    monkeypatch.setattr(guardian, "_hooks", replace(guardian._hooks, take_out=take_out))
     guardian.start()
     house.decide(1, 40)
     until(lambda: bool(rollbacks()), "the record")
@@ -363,7 +363,7 @@ def test_a_trigger_that_no_server_lived_to_keep_comes_again(house: House, monkey
     with monkeypatch.context() as patch:
         patch.setattr(Quarantine, "put", lambda quarantine, entry: None)  # as if it was killed before
         killed = house.guardian()
-        patch.setattr(killed, "_tell", lambda told, tell=killed._tell: None if "kept" in told else tell(told))
+        patch.setattr(killed, "_send", lambda told, tell=killed._send: None if "kept" in told else tell(told))
         killed.start()
         until(lambda: bool(house.taken_out), "the trigger", seconds=60)
         os.kill(killed.pid or 0, signal.SIGKILL)
@@ -441,7 +441,7 @@ def test_servers_that_share_loomdb_judge_together_and_one_that_is_killed_counts_
         running.callback(again.stop)
         first.decide(0, 8, range(4))
         shared(40, 28)
-        known = together(rows())
+        known = merged_evidence(rows())
         each = {agent: sum(known.requests.of(agent)) for agent in known.unnamed}
         assert each == {f"agent-{number}": 10 if number < 4 else 5 for number in range(8)}
         first.decide(1, 100, [0])  # to each server but one or two of its agents are odd

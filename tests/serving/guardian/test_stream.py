@@ -14,7 +14,7 @@ from loomrl.serving.config import ServingConfig
 from loomrl.serving.guardian.config import MonitorsConfig
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.monitor import Trigger
-from loomrl.serving.guardian.sharing import Shared, together
+from loomrl.serving.guardian.sharing import Shared, merged_evidence
 from loomrl.serving.guardian.stream import ALONE_AFTER, STATE, Stream
 from loomrl.serving.guardian.trial import Arm, ChampionTrial
 from loomrl.serving.guardian.version_monitors import VersionMonitors
@@ -83,7 +83,7 @@ class Log:
             "shield": None,
             "seconds": 5e-5,
         }
-        self.stream.take([decision | changes])
+        self.stream.process([decision | changes])
         return str(self.count)
 
     def reward(self, decision: str, value: float, version: str = "1", **changes: Any) -> None:
@@ -95,7 +95,7 @@ class Log:
             "version": version,
             "terminated": False,
         }
-        self.stream.take([feedback | {"truncated": False, "decision_id": decision, "reward": value} | changes])
+        self.stream.process([feedback | {"truncated": False, "decision_id": decision, "reward": value} | changes])
 
     def play(self, rewards: list[float], version: str = "1", episode: str = "e", agent: str = "a") -> None:
         for step, value in enumerate(rewards, start=1):
@@ -132,7 +132,7 @@ def test_the_chance_of_a_false_alarm_is_shared_out_by_weight() -> None:
 def test_a_request_without_an_answer_shows_nothing_else() -> None:
     log = Log()
     log.decide(episode="e")
-    log.stream.take([UNANSWERED | {"episode_id": "e"}])
+    log.stream.process([UNANSWERED | {"episode_id": "e"}])
     assert (log.monitor("unanswered")["num_values"], log.monitor("unanswered")["mean"]) == (2, 0.5)
     assert log.monitor("shield")["mean"] == 0.0
 
@@ -155,7 +155,7 @@ def test_each_quantity_has_its_monitor() -> None:
     log.decide(shield={"chosen": 1})
     log.decide(seconds=0.2)
     log.decide(observation=[None, 0.0])  # not finite: outside every limit
-    log.stream.take([UNANSWERED])
+    log.stream.process([UNANSWERED])
     means = {name: log.monitor(name)["mean"] for name in log.stream.describe()["1"]["monitors"]}
     assert {name: mean for name, mean in means.items() if mean} == pytest.approx(
         dict.fromkeys(("out_of_distribution", "shield", "latency", "violations.lean", "unanswered"), 1 / 6)
@@ -300,10 +300,10 @@ def test_decisions_taken_together_are_worth_what_they_are_one_by_one(seed: int) 
     together, alone = Stream(lambda version: known), Stream(lambda version: known)
     entries = list(batches(np.random.default_rng(seed), 150, odd=1.0 if seed % 2 == 0 else 0.1))
     for start in range(0, len(entries), 10):
-        together.take(entries[start : start + 10])
+        together.process(entries[start : start + 10])
         for entry in entries[start : start + 10]:
             for row in one_by_one(entry):
-                alone.take([row])
+                alone.process([row])
     states = [STATE.dump_python(stream.state(), mode="json") for stream in (together, alone)]
     for evidence in (one for state in states for one in state["versions"]):
         evidence["num_seen"] = 0
@@ -321,11 +321,11 @@ def test_a_restart_at_any_record_changes_nothing() -> None:
     known = watch()
     through, restarted = Stream(lambda version: known), Stream(lambda version: known)
     for number, entry in enumerate(entries):
-        through.take([entry])
+        through.process([entry])
         if number % 7 == 0:
             kept = json.loads(json.dumps(STATE.dump_python(restarted.state(), mode="json")))
             restarted = Stream(lambda version: known, STATE.validate_python(kept))
-        restarted.take([entry])
+        restarted.process([entry])
     assert restarted.state() == through.state()
 
 
@@ -336,7 +336,7 @@ def test_a_limit_that_was_changed_begins_anew() -> None:
     state = log.stream.state()
     other = watch(max_slow_rate=0.5)
     stream = Stream(lambda version: other, state)
-    stream.take([UNANSWERED])
+    stream.process([UNANSWERED])
     monitors = stream.describe()["1"]["monitors"]
     assert (monitors["latency"]["mean"], monitors["violations.push"]["mean"]) == (0.0, 0.25)
 
@@ -394,7 +394,7 @@ def first_trigger(seed: int, count: int, second: Behaviour, named: bool) -> Trig
     stream = Stream(lambda version: known)
     entries = list(records(np.random.default_rng(seed), count, Behaviour(), second, named))
     looks = (entries[start : start + 10] for start in range(0, len(entries), 10))
-    return next((trigger for look in looks for trigger in stream.take(look)), None)
+    return next((trigger for look in looks for trigger in stream.process(look)), None)
 
 
 def test_two_equal_versions_are_left_alone_in_95_of_100_streams() -> None:
@@ -491,7 +491,7 @@ def test_the_chance_of_a_false_alarm_is_shared_out_among_experiments() -> None:
         for row in range(40):
             agent, arm = f"a{row}", (version, champion)[row % 2]
             arm.enrol(agent, f"2026-01-01T00:00:{row:02}Z", {"2": 0.5, "1": 0.5})
-            arm.returned(agent, float(arm is champion), arm.begins(agent))
+            arm.returned(agent, float(arm is champion), arm.begin_return(agent))
         values[number] = ChampionTrial("2", version, "1", champion, (0.0, 1.0)).evidence(0.0)
     assert values[1] > 20.0
     assert [values[number] / values[1] for number in (2, 3)] == pytest.approx([0.05 / 0.9, 0.1 / 6 / 0.9])
@@ -520,10 +520,10 @@ def test_what_two_servers_see_together_is_seen() -> None:
         log.decide(agent=f"agent-{number}", action=2)
         homes[number % 2][f"agent-{number}"] = number
     assert [log.trigger() for log in logs] == [None, None]
-    (found,) = logs[0].stream.hear(shared_by(logs, homes))
+    (found,) = logs[0].stream.merge(shared_by(logs, homes))
     assert found.monitor == "violations.push"
     rows = shared_by(logs, homes)
-    (adopted,) = logs[1].stream.hear(rows)
+    (adopted,) = logs[1].stream.merge(rows)
     assert adopted == found
 
 
@@ -533,11 +533,11 @@ def test_an_agent_that_two_servers_see_counts_once() -> None:
         for log in logs:
             log.decide(agent=f"agent-{number % 2}", action=2 if number % 2 else 0)
     homes = [{"agent-0": 1, "agent-1": 1}, {"agent-0": 2, "agent-1": 2}]
-    merged = together(shared_by(logs, homes).rows["1"])
+    merged = merged_evidence(shared_by(logs, homes).rows["1"])
     alone = logs[0].stream.state().versions[0]
     assert (merged.unnamed, merged.requests) == (alone.unnamed, alone.requests)
     assert merged.monitors["violations.push"].life == alone.monitors["violations.push"].life
-    assert [log.stream.hear(shared_by(logs, homes)) for log in logs] == [[], []]
+    assert [log.stream.merge(shared_by(logs, homes)) for log in logs] == [[], []]
 
 
 def test_who_only_looks_takes_no_trigger_away() -> None:
@@ -545,7 +545,7 @@ def test_who_only_looks_takes_no_trigger_away() -> None:
     log = Log(confidence=0.999999)
     for agent in range(6):
         log.decide(agent=f"agent-{agent}", action=2)
-    (evidence,) = log.stream.gathered()
+    (evidence,) = log.stream.evidence_to_share()
     assert evidence.trigger is None
     assert evidence.monitors["violations.push"].e_value > watch().levels["violations.push"].threshold
     monitors, beside = VersionMonitors(evidence, watch(), is_shared=False), Beside(is_alone=False, champion=None)

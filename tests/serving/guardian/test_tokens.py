@@ -36,11 +36,11 @@ class Traffic:
         flags[:, 0], flags[:, 2] = breaks, unlike
         told = {} if token is None else {"by_token": token}
         entry = decided(BEGUN + timedelta(seconds=self.seconds), version, agents, flags, **told, **named)
-        return self.stream.take([entry])
+        return self.stream.process([entry])
 
     @property
     def evidence(self) -> Any:
-        (one,) = self.stream.gathered()
+        (one,) = self.stream.evidence_to_share()
         return one
 
 
@@ -201,9 +201,9 @@ def test_feedback_counts_for_who_asked_and_none_from_others_who_ask(traffic: Tra
     traffic.asks(["cart-1"], "fleet", breaks=False, **split)
     told: Json = {"kind": "feedback", "timestamp": BEGUN.isoformat(), "agent_id": "cart-1", "episode_id": None}
     told |= {"version": "1", "terminated": True, "truncated": False, "decision_id": "x", "by_token": "fleet"}
-    traffic.stream.take([told | {"reward": -1e9, "by_token": "stranger", "told_by_token": "stranger"}])
-    traffic.stream.take([told | {"reward": -1e9, "told_by_token": "stranger"}])
-    traffic.stream.take([told | {"reward": 5.0, "told_by_token": "rewards"}])
+    traffic.stream.process([told | {"reward": -1e9, "by_token": "stranger", "told_by_token": "stranger"}])
+    traffic.stream.process([told | {"reward": -1e9, "told_by_token": "stranger"}])
+    traffic.stream.process([told | {"reward": 5.0, "told_by_token": "rewards"}])
     agents = traffic.evidence.arm.agents
     assert {token_of(unit): one.total for unit, one in agents.items()} == {"stranger": -1e9, "fleet": 5.0}
 
@@ -249,12 +249,12 @@ def test_servers_that_share_what_they_know_judge_alike() -> None:
                 triggers += [trigger for _ in range(10) for trigger in one.asks(FLEET, "fleet", breaks=number >= 20)]
             elif number >= 10:
                 triggers += one.asks(NAMES[:50], "stranger", breaks=True)
-        rows = [evidence for one in traffics for evidence in one.stream.gathered()]
+        rows = [evidence for one in traffics for evidence in one.stream.evidence_to_share()]
         for place, one in enumerate(rows):
             one.homes |= dict.fromkeys(one.unnamed.keys() - one.homes.keys(), 2 * number + place)
             one.window_homes |= dict.fromkeys(one.requests.window.keys() - one.window_homes.keys(), 2 * number + place)
         for place, stream in enumerate(streams, 1):
-            triggers += stream.hear(Shared(place, {"1": rows}, {}))
+            triggers += stream.merge(Shared(place, {"1": rows}, {}))
         if number == 15:
             assert [one.token for stream in streams for one in stream.suspicions] == ["stranger"] * 2
         if number < 20:

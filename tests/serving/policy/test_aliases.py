@@ -192,12 +192,12 @@ def test_a_server_that_starts_without_the_alias_takes_the_champion_that_was_sign
         path_of("cartpole").unlink()
     with Inside(ServerSettings("cartpole")) as server:
         assert server.decide("a", OBSERVATIONS[0].tolist()).json()["version"] == "2"
-        server.parts.roles.refresh()
+        server.context.roles.refresh()
         (refused,) = server.ask("GET", "/status").json()["refused"]
         assert "no alias champion in the registry: 2, champion last, stays" in refused["reason"]
-        assert server.parts.roles.current.previous.version == "1"
+        assert server.context.roles.current.previous.version == "1"
         by_hand(registry, "2")
-        server.parts.roles.refresh()
+        server.context.roles.refresh()
         assert server.ask("GET", "/status").json()["refused"] == []
 
 

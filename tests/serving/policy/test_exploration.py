@@ -18,7 +18,7 @@ from loomrl.environment.finite.shield import Shield
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.serving.config import SERVING, ExplorationConfig, ServingConfig
 from loomrl.serving.decisions.choosing import Choices, Substitute, choose
-from loomrl.serving.policy.exploration import demand_fit, kind_for
+from loomrl.serving.policy.exploration import kind_for, require_fit
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.files import read_json, write_json
 
@@ -218,9 +218,9 @@ def test_what_does_not_fit_the_actions_is_refused(tmp_path: Path) -> None:
     continuous = loaded(continuous_folder(tmp_path / "c"), ExplorationConfig(kind="epsilon"))
     for policy, fitting in ((discrete, "policy, epsilon or softmax"), (continuous, "policy or gaussian")):
         with pytest.raises(ArtifactError, match=f"cannot explore by .* to {fitting}"):
-            demand_fit(policy)
+            require_fit(policy)
         policy.exploration = ExplorationConfig()
-        demand_fit(policy)
+        require_fit(policy)
 
 
 def test_settings_from_the_command_line() -> None:

@@ -59,7 +59,7 @@ def test_the_champion_that_was_verified_last_decides_and_it_is_said(
         assert "connection refused" in status["registry_error"]
         assert "loomrl_roles_last_verified 1.0" in server.ask("GET", "/metrics").text
         assert server.decide("a", OBS).json()["version"] == versions[0]
-        assert server.parts.roles.current.challenger.version == versions[1]
+        assert server.context.roles.current.challenger.version == versions[1]
     (told,) = (entry for entry in records("cartpole") if entry["kind"] == "roles")
     assert (told["source"], told["roles"][CHAMPION]) == ("last verified", versions[0])
 
@@ -84,7 +84,7 @@ def test_files_that_were_changed_are_not_taken_and_a_person_decides_all_the_same
         (ready_home / "versions" / "cartpole" / version / GRAPH).write_bytes(b"changed")
     (ready_home / "mlartifacts").rename(ready_home / "gone")  # else they are fetched again
     with Inside(ServerSettings("cartpole")) as server:
-        assert server.parts.roles.current.champion is None
+        assert server.context.roles.current.champion is None
         assert {entry["version"] for entry in server.ask("GET", "/status").json()["refused"]} == set(versions)
         assert server.decide("a", OBS).status_code == 503
         assert server.ask("POST", "/override", {"action": 7, **BY}).status_code == 400  # there is no such action

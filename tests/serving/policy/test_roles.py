@@ -125,20 +125,20 @@ def test_a_pin_does_not_wait_for_the_champions_download(source: SlowSource) -> N
 def test_an_override_is_in_force_while_a_new_champion_is_downloaded(source: SlowSource, loomrl_home: Path) -> None:
     """One look after the file changed, as the server's threads take it."""
     first, second = source.versions[:2]
-    parts = ServerContext(ServerSettings("cartpole", folders={CHAMPION: Path(first)}))
-    parts.roles = RoleKeeper(source, parts.controls.versions)
-    parts.roles.refresh()
+    context = ServerContext(ServerSettings("cartpole", folders={CHAMPION: Path(first)}))
+    context.roles = RoleKeeper(source, context.controls.versions)
+    context.roles.refresh()
     slow = source.hold(second)
     source.move(champion=second)
-    parts.refresh()
+    context.refresh()
     Controls("cartpole").set_override(Override(action=1, person="Ada", reason="it falls"), "test")
-    parts.follow_orders()
-    assert parts.roles.loading == [second]
-    assert [override.action for override in parts.controls.orders.active_overrides()] == [1]
+    context.follow_orders()
+    assert context.roles.loading == [second]
+    assert [override.action for override in context.controls.orders.active_overrides()] == [1]
     slow.set()
-    parts.roles.refresh()
-    parts.audit.close()
-    assert champion(parts.roles) == second
+    context.roles.refresh()
+    context.audit.close()
+    assert champion(context.roles) == second
 
 
 def test_pins_are_loaded_without_the_sources_roles(source: SlowSource) -> None:

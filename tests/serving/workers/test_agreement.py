@@ -212,18 +212,20 @@ def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_
         ServerSettings("cartpole", folders={CHAMPION: Path(folder), PREVIOUS: other}, server=f"w-{index}")
         for index in range(2)
     ]
-    with Inside(settings[0], place=places[0]) as one, Inside(settings[1], place=places[1]) as two:
+    with Inside(settings[0], worker_address=places[0]) as one, Inside(settings[1], worker_address=places[1]) as two:
         assert {server.decide("a", OBS).json()["version"] for server in (one, two)} == {folder}
         numbers = {"e_value": 200.0, "threshold": 100.0, "mean": 0.9, "limit": 0.1, "num_values": 9, "num_decisions": 9}
         trigger = Trigger(version=folder, monitor="violations.pole", **numbers)
-        one.parts.quarantine.put(Quarantined(policy="cartpole", trigger=trigger, server="w", to=None, time=timestamp()))
+        one.context.quarantine.put(
+            Quarantined(policy="cartpole", trigger=trigger, server="w", to=None, time=timestamp())
+        )
         assert two.decide("a", OBS).json()["version"] == str(other)
         assert one.decide("a", OBS).json()["version"] == str(other)
-        assert two.parts.guardian is None
-        (entry,) = one.parts.quarantine.folder.iterdir()
+        assert two.context.guardian is None
+        (entry,) = one.context.quarantine.folder.iterdir()
         whole = entry.read_bytes()
         entry.write_bytes(whole[:-10])
-        one.parts.quarantine.release("another")
+        one.context.quarantine.release("another")
         refused = two.decide("a", OBS)
         assert (refused.status_code, entry.name in refused.json()["error"]) == (503, True)
         assert two.ask("GET", "/v2/health/live").status_code == 200  # else it would be killed for it
@@ -239,9 +241,9 @@ def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Pa
     settings = [ServerSettings("cartpole", folders={CHAMPION: folder}, server=f"w-{index}") for index in range(2)]
     switch = {"on": True, "person": "Ada", "reason": "the pole falls"}
     order = {"action": 1, "person": "Ada", "reason": "by hand"}
-    with Inside(settings[0], place=places[0]) as one, Inside(settings[1], place=places[1]) as two:
+    with Inside(settings[0], worker_address=places[0]) as one, Inside(settings[1], worker_address=places[1]) as two:
         assert one.ask("POST", "/override", order).status_code == 201
-        path = one.parts.controls.path
+        path = one.context.controls.path
         whole = path.read_bytes()
         path.write_bytes(whole[:-10])
         assert one.ask("PUT", "/kill-switch", switch).status_code == 200  # announced: two does not know what was set
@@ -250,7 +252,7 @@ def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Pa
         assert two.ask("POST", "/override", order).status_code == 201
         assert two.ask("DELETE", "/override").status_code == 200
         assert two.ask("PUT", "/kill-switch", switch).status_code == 200
-        assert two.parts.controls.orders.kill_switch is not None
+        assert two.context.controls.orders.kill_switch is not None
         path.write_bytes(whole)
         assert two.decide("a", OBS).json()["override"] is not None  # one's: who lifted two's did not know it
         assert two.ask("DELETE", "/override").status_code == 200
@@ -261,6 +263,6 @@ def test_a_server_that_is_told_to_stop_is_not_ready(loomrl_home: Path, tmp_path:
     folder = discrete_folder(tmp_path / "champion")
     with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:
         assert server.ask("GET", "/v2/health/ready").status_code == 200
-        server.parts.is_leaving = True
+        server.context.is_leaving = True
         assert server.ask("GET", "/v2/health/ready").status_code == 503
         assert server.decide("a", OBS).status_code == 200  # requests that still come are answered

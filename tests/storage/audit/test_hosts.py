@@ -188,11 +188,11 @@ def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
         stuck, num_synced, num_decided = anchored(), len(synced), load.num_decided
         Controls("cartpole").set_override(Override(action=1, **BY), "command test")
         wait_for(lambda: load.role == "override")
-        wait_for(lambda: "agree" in server.parts.errors)  # other hosts do not know of the override yet
+        wait_for(lambda: "agree" in server.context.errors)  # other hosts do not know of the override yet
         wait_for(lambda: len(synced) > num_synced + 20 and load.num_decided > num_decided + 100)
         assert anchored() == stuck
         database.execute("ROLLBACK")
-        wait_for(lambda: anchored() > stuck and not server.parts.errors)
+        wait_for(lambda: anchored() > stuck and not server.context.errors)
     assert load.statuses == {200}
 
 
@@ -247,10 +247,10 @@ def test_a_swap_during_a_swap_ends_with_the_newest(
         assert source.hangs.wait(30)
         source.champion = third
         wait_for(lambda: server.decide("a", OBS).json()["version"] == third)
-        assert server.parts.roles.loading == [str(folders["other"])]
+        assert server.context.roles.loading == [str(folders["other"])]
         source.go_on.set()
-        wait_for(lambda: server.parts.roles.loading == [])
-        roles = server.parts.roles
+        wait_for(lambda: server.context.roles.loading == [])
+        roles = server.context.roles
         assert (server.decide("a", OBS).json()["version"], roles.refused, roles.num_swaps) == (third, {}, 2)
         assert roles.current.by_version(str(folders["other"])) is None
     assert load.statuses == {200}

@@ -27,7 +27,7 @@ _FACTOR = 2.0  # of the time that those few took
 
 @dataclass
 class Agent:
-    """One agent in one experiment."""
+    """One agent in one experiment: its version, its episodes and their ages."""
 
     assignment: Assignment  # of its first decision there
     episodes: list[WindowEpisode] = field(default_factory=list)  # that began there, in their order
@@ -63,7 +63,7 @@ class AgentComparison:
         return len(self.agents) - num_challenger, num_challenger
 
     def stages(self) -> list[Stage]:
-        """Those that enough agents have come to."""
+        """The stages that enough agents have reached, the first one always."""
         found = [Stage(0, 1, float("inf"))]
         while True:
             number, num_episodes = len(found), _GROWTH ** len(found)

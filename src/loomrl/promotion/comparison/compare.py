@@ -25,7 +25,7 @@ _CLOCKS = timedelta(minutes=1)  # by which those of hosts may differ
 
 
 class VersionComparison(Document):
-    """Both comparisons of two versions."""
+    """The comparison of two versions: live, and by the champion's log."""
 
     policy: str
     champion_version: str
@@ -35,13 +35,13 @@ class VersionComparison(Document):
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The file that keeps this comparison, in `LOOMRL_HOME/comparisons`; it need not exist."""
         name = f"{self.policy}-{self.champion_version}-{self.challenger_version}.json"
         return inside("comparisons", name)
 
     @property
     def sentence(self) -> str:
-        """The comparison for a person."""
+        """One sentence for people: what the comparison found."""
         found = [f"{one.quantity} {one.finding}" for one in self.live.differences]
         return f"{self.policy} version {self.challenger_version} beside {self.champion_version}: {', '.join(found)}"
 
@@ -103,7 +103,7 @@ def _missing(policy: str, episodes: Sequence[WindowEpisode]) -> list[str]:
 def off_policy_estimate(
     config: PolicyConfig, episodes: Sequence[WindowEpisode], versions: tuple[str, str], folders: tuple[Path, Path]
 ) -> OffPolicyReport:
-    """The challenger by the champion's log."""
+    """The estimate of the challenger's return from the champion's logged episodes."""
     champion, challenger = (
         ServedPolicy.load(folder, version) for folder, version in zip(folders, versions, strict=True)
     )

@@ -56,7 +56,7 @@ class Difference(Document):
 
     @property
     def finding(self) -> str:
-        """`better`, `worse`, or `undecided`."""
+        """What the difference says of the challenger: `better`, `worse`, or `undecided`."""
         differs = self.differs
         if self.unit == "episode" and not self.low <= 0.0 <= self.high:
             differs = "higher" if self.low > 0.0 else "lower"

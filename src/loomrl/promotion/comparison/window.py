@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from loomrl.errors import ArtifactError
 from loomrl.storage.audit.hosts import chains_of_all_hosts
 from loomrl.storage.audit.records import SIMULATED, asked_to_explore, expand, is_taken_over
-from loomrl.storage.audit.sealing import demand_open
+from loomrl.storage.audit.sealing import require_opened
 from loomrl.storage.audit.segments import checked_records, segments_after
 from loomrl.types import Episode, Json
 
@@ -83,8 +83,8 @@ class WindowEpisode:
     told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
     assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
 
-    def decided(self, record: Json) -> None:
-        """Add a decision's record."""
+    def add_decision(self, record: Json) -> None:
+        """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
         self._placed(record)
         self.decided_at.append(record["timestamp"])
         self.deciders.append(None if is_taken_over(record) else record["version"])
@@ -113,7 +113,7 @@ class WindowEpisode:
         if (known is None or told < known.time) and (found := Assignment.of(record)) is not None:
             self.assignments[experiment] = found
 
-    def came_of_it(self, record: Json) -> None:
+    def add_feedback(self, record: Json) -> None:
         """Add a feedback's record; one on a decision before the window shows that the episode began there."""
         decision = record["decision_id"]
         self.terminated |= record["terminated"]
@@ -133,7 +133,7 @@ class WindowEpisode:
 
     @property
     def versions(self) -> set[str]:
-        """Those that took decisions in it."""
+        """The versions that decided in this episode."""
         return {decider for decider in self.deciders if decider is not None}
 
     def part_of(self, version: str, asked: bool = False) -> "WindowEpisode | None":
@@ -147,7 +147,7 @@ class WindowEpisode:
         )
 
     def decided_by(self, version: str) -> "WindowEpisode | None":
-        """The same, whatever the agent asked."""
+        """The decisions of this version before anybody else decided, as an episode; None where another one began."""
         return self._until([decider != version for decider in self.deciders])
 
     def _until(self, others: list[bool]) -> "WindowEpisode | None":
@@ -238,11 +238,11 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             continue
         key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
         if is_decision:
-            demand_open(record)
+            require_opened(record)
         if key not in current or (is_decision and current[key].ended):
             current[key] = WindowEpisode(cut=key not in current and key in began_before)
             episodes.append(current[key])
-        (current[key].decided if is_decision else current[key].came_of_it)(record)
+        (current[key].add_decision if is_decision else current[key].add_feedback)(record)
     known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
     still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
     without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]

@@ -88,7 +88,7 @@ class ChainLink(Document):
 
     @property
     def holds(self) -> bool:
-        """Whether the two are equal."""
+        """Whether the digest that was found is the expected one."""
         return self.expected == self.found
 
 

@@ -58,7 +58,7 @@ def moment(iso: str | None) -> str:
 
 
 def words(name: str) -> str:
-    """`statistically_supported` -> `statistically supported`."""
+    """A name with spaces for underscores: `statistically_supported` becomes `statistically supported`."""
     return name.replace("_", " ")
 
 

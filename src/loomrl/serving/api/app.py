@@ -20,20 +20,20 @@ from loomrl.serving.api.dashboard.routes import Dashboard
 from loomrl.serving.api.rollback import Rollback
 from loomrl.serving.api.worker_group import WorkerGroup
 from loomrl.serving.context import ServerContext
+from loomrl.serving.decisions.batches import answers_of
 from loomrl.serving.decisions.decider import Outcome
-from loomrl.serving.decisions.groups import answers_of
 from loomrl.serving.decisions.packing import num_lists
 from loomrl.serving.decisions.packing import packed as packed_observations
 from loomrl.serving.decisions.requests import (
     LARGE,
     DecisionRequests,
     check_shapes,
-    parse_asks,
     parse_feedback,
     parse_json,
+    parse_requests,
 )
 from loomrl.serving.policy.model import NoAnswer, ServedPolicy
-from loomrl.serving.workers.peers import is_from_sibling
+from loomrl.serving.workers.peers import is_from_peer
 from loomrl.storage.audit.log import AuditUnwritable, NotDurable
 from loomrl.system.http.asgi import (
     ClientGone,
@@ -69,22 +69,24 @@ _FEEDBACK = Link("POST", "/feedback", body={"decision_id": "$response.body#/deci
 class PolicyServer:
     """Answers agents. A raw ASGI route table: on the hot path nothing stands between uvicorn and the policy."""
 
-    def __init__(self, parts: ServerContext) -> None:
-        self._parts = parts
-        self._on_loopback = is_loopback(parts.settings.host)
-        self._several = None if parts.place is None else WorkerGroup(parts, parts.place, self._respond)
-        self._control = ControlRoutes(parts, self._several)
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._on_loopback = is_loopback(context.settings.host)
+        self._workers = (
+            None if context.worker_address is None else WorkerGroup(context, context.worker_address, self._respond)
+        )
+        self._control = ControlRoutes(context, self._workers)
         self.batcher = Batcher(self._answer_hot)
-        bounds = IntakeLimits(max_pending_bytes=max(_PENDING_BYTES, 4 * parts.settings.max_body_bytes))
-        self._budget = Budget(parts.settings.body_bytes_per_second, parts.settings.max_body_bytes)
-        self.intake = Intake(bounds, count=parts.metrics.count_problem)
-        self._infer_path = f"/v2/models/{parts.settings.policy}/"
+        bounds = IntakeLimits(max_pending_bytes=max(_PENDING_BYTES, 4 * context.settings.max_body_bytes))
+        self._budget = Budget(context.settings.body_bytes_per_second, context.settings.max_body_bytes)
+        self.intake = Intake(bounds, count=context.metrics.count_problem)
+        self._infer_path = f"/v2/models/{context.settings.policy}/"
         self._hot: dict[str, HotHandler] = {
             "/decide": self._decide,
             "/feedback": self._feedback,
             f"{self._infer_path}infer": self._infer,
         }
-        beside = [*self._control.routes(), *Rollback(parts).routes(), *Dashboard(parts).routes()]
+        beside = [*self._control.routes(), *Rollback(context).routes(), *Dashboard(context).routes()]
         self._router = RouteTable([*self._routes(), *beside])
 
     def _routes(self) -> list[Route]:
@@ -126,7 +128,7 @@ class PolicyServer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the server's life span."""
         if scope["type"] == "lifespan":
-            await self._parts.live(receive, send)
+            await self._context.live(receive, send)
             return
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
@@ -147,10 +149,10 @@ class PolicyServer:
         except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer to it
             return unread(scope, self._failed(scope, error))
         try:
-            body = await read_body(scope, receive, self._parts.settings.max_body_bytes)
-            if len(body) >= LARGE and not is_from_sibling(scope):
+            body = await read_body(scope, receive, self._context.settings.max_body_bytes)
+            if len(body) >= LARGE and not is_from_peer(scope):
                 self._weigh(scope, body)
-            response = await (self._respond if self._several is None else self._several.answer)(scope, body)
+            response = await (self._respond if self._workers is None else self._workers.answer)(scope, body)
             if response.status < 400:
                 self._budget.pay_back(scope)
             return response
@@ -168,9 +170,9 @@ class PolicyServer:
         if self._on_loopback:
             check_host(header(scope, b"host"))
         route, _ = self._find(scope)
-        admit(scope, route.guard, self._parts.tokens)
-        length = check_length(scope, self._parts.settings.max_body_bytes)
-        if not is_from_sibling(scope):
+        admit(scope, route.guard, self._context.tokens)
+        length = check_length(scope, self._context.settings.max_body_bytes)
+        if not is_from_peer(scope):
             self._budget.check(scope, length)
 
     def _weigh(self, scope: Scope, body: bytes) -> None:
@@ -180,7 +182,7 @@ class PolicyServer:
             Problem: 429, 413.
         """
         self._budget.pay(scope, len(body))
-        policy = self._parts.roles.current.whose_actions()
+        policy = self._context.roles.current.whose_actions()
         if (
             policy is None
             or scope["method"] != "POST"
@@ -190,7 +192,7 @@ class PolicyServer:
         if (lists := num_lists(policy)) is not None:
             text = header(scope, b"inference-header-content-length")
             num_bytes = int(text) if text.isascii() and text.isdigit() and int(text) < len(body) else len(body)
-            check_lists(body, num_bytes, self._parts.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
+            check_lists(body, num_bytes, self._context.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
 
     def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int, admission: Admission) -> None:
         """The same for a request of agents that is answered at once; `found` are its headers, `admission` is its
@@ -199,7 +201,7 @@ class PolicyServer:
         Raises:
             Problem: 401, 403, 413, 415, 421, 429.
         """
-        admission.admit(scope, found, self._parts.tokens, on_loopback=self._on_loopback)
+        admission.admit(scope, found, self._context.tokens, on_loopback=self._on_loopback)
         length = found.get(b"content-length")
         if length is not None:
             self._budget.check(scope, check_size(length, max_bytes))
@@ -217,8 +219,8 @@ class PolicyServer:
             if isinstance(answer, DecisionRequest):
                 (answer,) = self._answer_all([answer])
             response = answer if isinstance(answer, Response) else await answer
-            if self._parts.is_strict and scope["method"] not in ("GET", "HEAD") and not is_order(scope):
-                await self._parts.keeper.durable()
+            if self._context.is_strict and scope["method"] not in ("GET", "HEAD") and not is_order(scope):
+                await self._context.keeper.durable()
             return response
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
@@ -227,7 +229,7 @@ class PolicyServer:
         """Have in force what other workers announced. Where it cannot be read, or put on record, orders go on all the
         same; where it cannot be read, so do probes and who only looks."""
         try:
-            self._parts.keep_in_step()
+            self._context.apply_announced()
         except (Problem, AuditUnwritable) as error:
             only_looks = scope["method"] == "GET" and isinstance(error, Problem)
             if not only_looks and not is_order(scope):
@@ -236,72 +238,72 @@ class PolicyServer:
     @property
     def is_leaving(self) -> bool:
         """Whether it was told to stop: a connection that came in that moment gets an answer, and no second one."""
-        return self._parts.is_leaving
+        return self._context.is_leaving
 
     def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | DecisionRequest | None:
-        """The answer to a request of agents that is whole, or the question it puts to the policy.
+        """The response to a complete request of agents, or the request to be decided together with others.
 
         None where other workers are needed.
         """
         try:
             if len(body) >= LARGE:
                 self._weigh(scope, body)
-            if self._several is not None:
-                self._parts.keep_in_step()
-                if self._several.concerns_others(scope, body):
+            if self._workers is not None:
+                self._context.apply_announced()
+                if self._workers.concerns_others(scope, body):
                     self._budget.pay_back(scope)  # it is weighed again where it is answered
                     return None
             answer = handler(scope, body, time.perf_counter())
             if isinstance(answer, Response):
                 self._budget.pay_back(scope)
-                if self._parts.is_strict:  # only since this request began
-                    self._parts.keeper.sync()
+                if self._context.is_strict:  # only since this request began
+                    self._context.keeper.sync()
             return answer
         except Exception as error:  # noqa: BLE001 - as above
             return self._failed(scope, error)
 
-    def _answer_hot(self, questions: Sequence[DecisionRequest]) -> list[Response]:
-        """The answers to questions of agents that were read before any version demanded a synced record."""
-        responses = self._answer_all(questions)
-        if not self._parts.is_strict:
+    def _answer_hot(self, waiting: Sequence[DecisionRequest]) -> list[Response]:
+        """The responses to requests of agents that were read before any version demanded a synced record."""
+        responses = self._answer_all(waiting)
+        if not self._context.is_strict:
             return responses
         try:
-            self._parts.keeper.sync()
+            self._context.keeper.sync()
         except NotDurable as error:
-            return [self._failed(question.scope, error) for question in questions]
+            return [self._failed(request.scope, error) for request in waiting]
         return responses
 
-    def _answer_all(self, questions: Sequence[DecisionRequest]) -> list[Response]:
-        """The answers to questions that came together; what is wrong with one of them is not another's problem."""
+    def _answer_all(self, waiting: Sequence[DecisionRequest]) -> list[Response]:
+        """The responses to requests that came together, in their order; an error in one does not concern the others."""
         responses: dict[int, Response] = {}
-        kinds = [(question.route, type(question.asks.observations)) for question in questions]
+        kinds = [(request.route, type(request.requests.observations)) for request in waiting]
         for kind in dict.fromkeys(kinds):
             places, route = [place for place, one in enumerate(kinds) if one == kind], kind[0]
-            several = [questions[place] for place in places]
-            for place, question, outcome in zip(places, several, self._decided(several, route), strict=True):
-                responses[place] = self._said(question, outcome)
-        return [responses[place] for place in range(len(questions))]
+            alike = [waiting[place] for place in places]
+            for place, request, outcome in zip(places, alike, self._decided(alike, route), strict=True):
+                responses[place] = self._reply(request, outcome)
+        return [responses[place] for place in range(len(waiting))]
 
-    def _decided(self, questions: Sequence[DecisionRequest], route: str) -> list[Outcome]:
-        asks, starts = [one.asks for one in questions], [one.started for one in questions]
+    def _decided(self, waiting: Sequence[DecisionRequest], route: str) -> list[Outcome]:
+        requests, starts = [one.requests for one in waiting], [one.started for one in waiting]
         try:
-            self._parts.keep_in_step()
-            return self._parts.decider.decide_together(asks, self._parts.roles.current, starts, route)
+            self._context.apply_announced()
+            return self._context.decider.decide_together(requests, self._context.roles.current, starts, route)
         except Exception as error:  # noqa: BLE001 - as above
-            return [error] * len(questions)
+            return [error] * len(waiting)
 
-    def _said(self, question: DecisionRequest, outcome: Outcome) -> Response:
+    def _reply(self, request: DecisionRequest, outcome: Outcome) -> Response:
         try:
             if isinstance(outcome, Exception):
                 raise outcome
-            self._budget.pay_back(question.scope)
-            return question.answer(outcome)
+            self._budget.pay_back(request.scope)
+            return request.answer(outcome)
         except Exception as error:  # noqa: BLE001 - as above
-            return self._failed(question.scope, error)
+            return self._failed(request.scope, error)
 
     def hot_handler(self, path: str) -> HotHandler | None:
         """Who answers a POST of agents at once; None for every other path, and where an answer waits for the disk."""
-        if self._parts.is_strict:
+        if self._context.is_strict:
             return None
         if path in self._hot:
             return self._hot[path]
@@ -315,12 +317,12 @@ class PolicyServer:
         if isinstance(error, Problem):
             response = as_problem(error.status, error.message, error.headers)
         elif isinstance(error, NotDurable):
-            self._parts.last_audit_error = str(error)
+            self._context.last_audit_error = str(error)
             response = as_problem(
                 503, f"nothing may be done: what was decided may not outlive a power failure: {error}"
             )
         elif isinstance(error, AuditUnwritable):
-            self._parts.last_audit_error = str(error)
+            self._context.last_audit_error = str(error)
             status = 507 if error.full else 503
             response = as_problem(status, f"nothing was decided, for it could not be recorded: {error}")
         elif isinstance(error, NoAnswer):
@@ -328,7 +330,7 @@ class PolicyServer:
         else:
             log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             response = as_problem(500, "the server failed; its log says why")
-        self._parts.metrics.count_problem(int(response.status))
+        self._context.metrics.count_problem(int(response.status))
         return response
 
     def _find(self, scope: Scope) -> tuple[Route, Handler]:
@@ -338,7 +340,7 @@ class PolicyServer:
             Problem: 404, 405.
         """
         route, places = self._router.find(scope)
-        served = self._parts.settings.policy
+        served = self._context.settings.policy
         if (name := places.pop("model", served)) != served:
             raise Problem(404, f"no model {name!r}; this server serves {served!r}")
         return route, partial(route.handler, **places)
@@ -347,48 +349,53 @@ class PolicyServer:
 
     def _decide(self, scope: Scope, body: bytes, started: float) -> Response | DecisionRequest:
         """What one agent is to do, or several: each decision is on record before it is answered."""
-        asks, batched = parse_asks(parse_json(body), header(scope, b"x-request-id"), self._parts.settings.max_rows)
-        _admit_asks(scope, asks)
-        told = _told_several if batched else _told_one
-        if asks.request_ids is None:
-            return DecisionRequest(asks, "decide", started, scope, lambda parts: told(answers_of(parts)))
-        return told(self._decided_once(asks, started))
+        requests, batched = parse_requests(
+            parse_json(body), header(scope, b"x-request-id"), self._context.settings.max_rows
+        )
+        _admit_requests(scope, requests)
+        reply = _batch_reply if batched else _single_reply
+        if requests.request_ids is None:
+            return DecisionRequest(requests, "decide", started, scope, lambda decided: reply(answers_of(decided)))
+        return reply(self._decided_once(requests, started))
 
-    def _decided_once(self, asks: DecisionRequests, started: float) -> list[dict[str, Any]]:
+    def _decided_once(self, requests: DecisionRequests, started: float) -> list[dict[str, Any]]:
         """What was asked before is answered as it was then; only the rest is decided."""
-        if (known := self._parts.roles.current.whose_actions()) is not None:
-            asks = replace(asks, observations=packed_observations(asks.observations, known))  # as records hold them
-            check_shapes(asks.observations, known)
-        answers = self._parts.retries.find(asks)
-        rows = [row for row in range(len(asks)) if row not in answers]
+        if (known := self._context.roles.current.whose_actions()) is not None:
+            # Observations as records hold them.
+            requests = replace(requests, observations=packed_observations(requests.observations, known))
+            check_shapes(requests.observations, known)
+        answers = self._context.retries.find(requests)
+        rows = [row for row in range(len(requests)) if row not in answers]
         if rows:
-            fresh = asks.only(rows)
-            decided = answers_of(self._parts.decider.decide(fresh, self._parts.roles.current, started))
-            self._parts.retries.remember(fresh, decided)
+            fresh = requests.only(rows)
+            decided = answers_of(self._context.decider.decide(fresh, self._context.roles.current, started))
+            self._context.retries.remember(fresh, decided)
             answers |= dict(zip(rows, decided, strict=True))
-        return [answers[row] for row in range(len(asks))]
+        return [answers[row] for row in range(len(requests))]
 
     def _feedback(self, scope: Scope, body: bytes, started: float) -> Response:
         """What came of decisions: reward, cost, and whether the episode ended. Once per decision."""
-        entries, _ = parse_feedback(parse_json(body), self._parts.settings.max_rows)
-        ended = self._parts.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids))
-        self._parts.memories.end(ended)
-        self._parts.metrics.feedback.inc(len(entries))
+        entries, _ = parse_feedback(parse_json(body), self._context.settings.max_rows)
+        ended = self._context.ledger.accept(entries, lambda agent_ids: check_agents(scope, agent_ids))
+        self._context.memories.end(ended)
+        self._context.metrics.feedback.inc(len(entries))
         return Response(orjson.dumps({"recorded": len(entries)}))
 
     def _infer(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> DecisionRequest:
         """V2 inference: each row is a decision, recorded and limited like any other."""
         policy = self._acting(version)
-        length, max_rows = header(scope, b"inference-header-content-length"), self._parts.settings.max_rows
+        length, max_rows = header(scope, b"inference-header-content-length"), self._context.settings.max_rows
         asked = v2.parse_infer(body, length, policy, max_rows)
-        _admit_asks(scope, asked.asks)
-        return DecisionRequest(asked.asks, "infer", started, scope, lambda parts: v2.infer_response(asked, parts[0]))
+        _admit_requests(scope, asked.requests)
+        return DecisionRequest(
+            asked.requests, "infer", started, scope, lambda decided: v2.infer_response(asked, decided[0])
+        )
 
     # --- health and metadata ------------------------------------------------------------------------------------
 
     async def _description(self, scope: Scope, body: bytes, started: float) -> Response:
         """This description of the API."""
-        return as_json(await asyncio.to_thread(policy_api.document, self._router.routes, self._parts))
+        return as_json(await asyncio.to_thread(policy_api.document, self._router.routes, self._context))
 
     async def _metadata(self, scope: Scope, body: bytes, started: float) -> Response:
         """V2 server metadata: its version and its extensions."""
@@ -400,7 +407,7 @@ class PolicyServer:
 
     async def _ready(self, scope: Scope, body: bytes, started: float) -> Response:
         """Whether a champion decides."""
-        ready = self._parts.roles.current.champion is not None and not self._parts.is_leaving
+        ready = self._context.roles.current.champion is not None and not self._context.is_leaving
         return as_json({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
@@ -410,41 +417,43 @@ class PolicyServer:
 
     async def _model_metadata(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """V2 model metadata: versions, inputs and outputs."""
-        return as_json(v2.model_metadata(self._loaded(version), self._parts.roles.current.versions()))
+        return as_json(v2.model_metadata(self._loaded(version), self._context.roles.current.versions()))
 
     async def _model_config(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """Triton's model configuration; `max_batch_size` is the most decisions one agent gets at once."""
         return as_json(
-            v2.model_config(self._loaded(version), int(min(self._parts.limiter.burst, self._parts.settings.max_rows)))
+            v2.model_config(
+                self._loaded(version), int(min(self._context.limiter.burst, self._context.settings.max_rows))
+            )
         )
 
     async def _model_statistics(
         self, scope: Scope, body: bytes, started: float, version: str | None = None
     ) -> Response:
         """Triton's statistics of one version, or of all that are loaded or were asked since the server started."""
-        known = self._parts.roles.current.versions() | self._parts.statistics.versions()
+        known = self._context.roles.current.versions() | self._context.statistics.versions()
         if version is not None and version not in known:
-            raise Problem(404, f"version {version!r} was never loaded; see /v2/models/{self._parts.settings.policy}")
+            raise Problem(404, f"version {version!r} was never loaded; see /v2/models/{self._context.settings.policy}")
         shown = known if version is None else {version}
-        return as_json(self._parts.statistics.report(self._parts.settings.policy, shown))
+        return as_json(self._context.statistics.report(self._context.settings.policy, shown))
 
     def _loaded(self, version: str | None) -> ServedPolicy:
         """A loaded version; without one named, the champion."""
-        roles = self._parts.roles.current
+        roles = self._context.roles.current
         policy = roles.champion if version is None else roles.by_version(version)
         if policy is None and version is None:
-            raise Problem(503, f"{self._parts.settings.policy} has no champion; see /status")
+            raise Problem(503, f"{self._context.settings.policy} has no champion; see /status")
         if policy is None:
-            raise Problem(404, f"version {version!r} is not loaded; see /v2/models/{self._parts.settings.policy}")
+            raise Problem(404, f"version {version!r} is not loaded; see /v2/models/{self._context.settings.policy}")
         return policy
 
     def _acting(self, version: str | None) -> ServedPolicy:
         """The champion, or a version of the split. A challenger is loaded too, but it never acts."""
-        roles = self._parts.roles.current
+        roles = self._context.roles.current
         if version is None and roles.champion is None and (known := roles.whose_actions()) is not None:
             return known  # a person may decide, or the fallback
         policy = self._loaded(version)
-        if policy is not roles.champion and version not in self._parts.controls.orders.plan.split:
+        if policy is not roles.champion and version not in self._context.controls.orders.plan.split:
             raise Problem(
                 403,
                 f"version {version!r} does not act here: only the champion does, the versions of the plan's split, or "
@@ -453,21 +462,21 @@ class PolicyServer:
         return policy
 
 
-def _admit_asks(scope: Scope, asks: DecisionRequests) -> None:
+def _admit_requests(scope: Scope, requests: DecisionRequests) -> None:
     """Demand that the token that was shown may decide for these agents; keep whose it is.
 
     Raises:
         Problem: 403.
     """
-    holder = check_agents(scope, asks.agent_ids)
+    holder = check_agents(scope, requests.agent_ids)
     if holder is not None:
-        asks.holder = holder.name
-        asks.by_token = holder.shared_name
+        requests.holder = holder.name
+        requests.by_token = holder.shared_name
 
 
-def _told_one(answers: list[dict[str, Any]]) -> Response:
+def _single_reply(answers: list[dict[str, Any]]) -> Response:
     return Response(orjson.dumps(answers[0]))
 
 
-def _told_several(answers: list[dict[str, Any]]) -> Response:
+def _batch_reply(answers: list[dict[str, Any]]) -> Response:
     return Response(orjson.dumps({"decisions": answers}))

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loomrl.serving.decisions.groups import RequestDecisions
+from loomrl.serving.decisions.batches import RequestDecisions
 from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.system.http.asgi import Response, Scope
 
@@ -20,7 +20,7 @@ Reply = Callable[[Response], None]
 class DecisionRequest:
     """A request for decisions that was read and found well-formed."""
 
-    asks: DecisionRequests
+    requests: DecisionRequests
     route: str  # as records name it
     started: float  # `time.perf_counter()` at which it was whole
     scope: Scope
@@ -28,21 +28,22 @@ class DecisionRequest:
 
 
 class Batcher:
-    """Collects the questions of one turn of the event loop."""
+    """Collects the requests for decisions that arrive in one turn of the event loop."""
 
     def __init__(self, answer_all: Callable[[Sequence[DecisionRequest]], Sequence[Response]]) -> None:
         self._answer_all = answer_all
         self._waiting: list[tuple[DecisionRequest, Reply]] = []
 
-    def add(self, question: DecisionRequest, reply: Reply) -> None:
-        """Answer a question before the loop turns again."""
+    def add(self, request: DecisionRequest, reply: Reply) -> None:
+        """Have a request answered before the event loop turns again; `reply` is called with its response."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._waiting.append((question, reply))
+        self._waiting.append((request, reply))
 
     def flush(self) -> None:
-        """Answer all that wait."""
+        """Decide all waiting requests in one batch and pass each its response, in the order they came. With none
+        waiting it does nothing."""
         waiting, self._waiting = self._waiting, []
-        answers = self._answer_all([question for question, _ in waiting]) if waiting else []
+        answers = self._answer_all([request for request, _ in waiting]) if waiting else []
         for (_, reply), answer in zip(waiting, answers, strict=True):
             reply(answer)

@@ -35,7 +35,7 @@ class ManyAsks(TypedDict):
 
 @with_config(extra="forbid")
 class OneFeedback(TypedDict):
-    """What came of one decision."""
+    """What followed one decision: its reward, an optional cost, and whether the episode ended."""
 
     decision_id: Id
     reward: Finite

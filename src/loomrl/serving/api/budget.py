@@ -58,7 +58,10 @@ class Budget:
         return bucket
 
     def pay_back(self, scope: Scope) -> None:
-        """Its request was well-formed."""
+        """Return to the sender's budget the bytes that `pay` took for this request, because its body was well-formed.
+
+        Nothing happens where nothing was paid, and a budget never exceeds its burst.
+        """
         num_bytes = scope.pop(_PAID, 0)
         if num_bytes:
             bucket = self._bucket(_sender(scope))

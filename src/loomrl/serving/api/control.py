@@ -19,7 +19,7 @@ from loomrl.serving.decisions.actions import check_action
 from loomrl.serving.decisions.requests import parse_json
 from loomrl.serving.mirror.state import shadow_folder
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.serving.workers.peers import ENSURE, is_from_sibling
+from loomrl.serving.workers.peers import ENSURE, is_from_peer
 from loomrl.storage.audit.history import read_lines
 from loomrl.storage.audit.records import DECISION, SHADOW, operation
 from loomrl.system.home import without_folders
@@ -50,12 +50,13 @@ class Page(Document):
 class ControlRoutes:
     """Handlers beside the hot path; what blocks runs in a thread."""
 
-    def __init__(self, parts: ServerContext, others: "WorkerGroup | None" = None) -> None:
-        """`others` are the other workers of this port."""
-        self._parts, self._others = parts, others
+    def __init__(self, context: ServerContext, workers: "WorkerGroup | None" = None) -> None:
+        """`workers` are the other workers of this port."""
+        self._context, self._workers = context, workers
 
     def routes(self) -> list[Route]:
-        """Where its handlers answer."""
+        """The routes of status, metrics, monitors, overrides, kill switch, rollback and the model repository, with
+        their handlers."""
         override, model = "/override/{override_id}", "/v2/repository/models/{model}"
         unload = f"{model}/versions/{{version}}/unload"
         return [
@@ -79,30 +80,30 @@ class ControlRoutes:
             Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
             Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
             Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
-            *([] if self._others is None else [Route("POST", ENSURE, self.ensure_versions, is_public=False)]),
+            *([] if self._workers is None else [Route("POST", ENSURE, self.ensure_versions, is_public=False)]),
         ]  # fmt: skip
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
         """Everything a person asks first; who ordered what, and why, only for observers where there are tokens."""
-        return as_json(describe(self._parts, with_orders=sees_orders(scope, self._parts.tokens)))
+        return as_json(describe(self._context, with_orders=sees_orders(scope, self._context.tokens)))
 
     async def metrics(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Prometheus text format."""
-        if self._parts.guardian is not None:
-            self._parts.metrics.show_monitors(self._parts.guardian.shown)
-        return Response(self._parts.metrics.text(), content_type=METRICS)
+        """All counters and gauges of this server, as Prometheus text."""
+        if self._context.guardian is not None:
+            self._context.metrics.show_monitors(self._context.guardian.shown)
+        return Response(self._context.metrics.text(), content_type=METRICS)
 
     async def monitors(self, scope: Scope, body: bytes, started: float) -> Response:
         """Every monitor of every version that acts: its evidence, its threshold, how it went; who was taken out."""
-        assert self._parts.guardian is not None, "of several workers the one that has them is asked"
-        return as_json(self._parts.guardian.describe())
+        assert self._context.guardian is not None, "of several workers the one that has them is asked"
+        return as_json(self._context.guardian.describe())
 
     async def index(self, scope: Scope, body: bytes, started: float) -> Response:
         """V2 model repository extension: what is loaded and, unless `ready` is asked for, what is not, and why."""
         ready = parse_json(body).get("ready", False) if body else False
         if not isinstance(ready, bool):
             raise Problem(400, f"`ready` must be true or false, found {ready!r}")
-        keeper, name = self._parts.roles, self._parts.settings.policy
+        keeper, name = self._context.roles, self._context.settings.policy
         loaded = [(version, "READY", "") for version in sorted(keeper.current.versions())]
         refused = list(keeper.refused.values())
         others = [(entry.version, "UNAVAILABLE", without_folders(entry.reason)) for entry in refused]
@@ -117,19 +118,19 @@ class ControlRoutes:
         if body and (parameters := parameters_of(parse_json(body), "the request")):
             raise Problem(400, f"{next(iter(parameters))!r} is not read: what is loaded is what the registry names")
         self._record("load", actor)
-        await asyncio.to_thread(self._parts.roles.refresh, True)
-        keeper = self._parts.roles
+        await asyncio.to_thread(self._context.roles.refresh, True)
+        keeper = self._context.roles
         if keeper.unreachable is not None:
             raise Problem(503, keeper.unreachable)
         if keeper.refused:
             reasons = "; ".join(f"version {entry.version}: {entry.reason}" for entry in keeper.refused.values())
             raise Problem(409, f"refused, what was loaded goes on: {reasons}")
-        return as_json({"roles": show_roles(self._parts)})
+        return as_json({"roles": show_roles(self._context)})
 
     async def unload(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:
         """Let a version go that decides for nobody, until it is loaded again."""
         actor = self._operator(scope)
-        name, roles = self._parts.settings.policy, self._parts.roles
+        name, roles = self._context.settings.policy, self._context.roles
         champion = roles.current.champion
         if version is None or (champion is not None and champion.version == version):
             raise Problem(
@@ -137,7 +138,7 @@ class ControlRoutes:
                 f"the champion of {name} stays: agents would be left without decisions. Promote another version or "
                 f"stop the server; a challenger goes by /v2/repository/models/{name}/versions/VERSION/unload",
             )
-        orders = self._parts.controls.orders
+        orders = self._context.controls.orders
         if pins := [override.id for override in orders.active_overrides() if override.version == version]:
             raise Problem(409, f"version {version!r} is pinned by override {pins[0]}: clear that first")
         if version in orders.plan.versions():
@@ -145,7 +146,7 @@ class ControlRoutes:
         self._record("unload", actor, version=version)
         if not await asyncio.to_thread(roles.unload, version):
             raise Problem(404, f"version {version!r} is not loaded; see /v2/repository/index")
-        return as_json({"roles": show_roles(self._parts)})
+        return as_json({"roles": show_roles(self._context)})
 
     async def shadow_records(self, scope: Scope, body: bytes, started: float) -> Response:
         """Audit lines of decisions, then of their mirrors: they stand in two chains, each with sequences of its own."""
@@ -153,15 +154,19 @@ class ControlRoutes:
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
         page = _validated(Page, query, strict=False)
         limit = min(page.limit, _MAX_LINES)
-        folder = self._parts.audit.folder
+        folder = self._context.audit.folder
         lines = await asyncio.to_thread(read_lines, folder, page.after, limit, [DECISION])
         lines += await asyncio.to_thread(read_lines, shadow_folder(folder), page.after_mirror, limit, [SHADOW])
         return Response(b"".join(lines), content_type=LINES)
 
     async def list_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
-        """The overrides in force."""
+        """List the overrides in force, as `overrides`.
+
+        Raises:
+            Problem: 401 or 403 where the token may not observe.
+        """
         self._operator(scope, OBSERVE)
-        return as_json({"overrides": self._parts.controls.orders.active_overrides()})
+        return as_json({"overrides": self._context.controls.orders.active_overrides()})
 
     async def set_override(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put an override in force: from the next decision on."""
@@ -169,19 +174,19 @@ class ControlRoutes:
         override = _validated(OverrideOrder, parse_json(body)).override()
         await self._check_versions(set() if override.version is None else {override.version})
         self._check_action(override.action)
-        await asyncio.to_thread(self._parts.controls.set_override, override, actor)
+        await asyncio.to_thread(self._context.controls.set_override, override, actor)
         return as_json(override, 201)
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Lift all overrides."""
+        """Lift every override in force; the reply lists their ids."""
         return await self._clear(scope, body, None)
 
     async def clear_override(self, scope: Scope, body: bytes, started: float, override_id: str) -> Response:
-        """Lift one override."""
+        """Lift the override of this id; the reply lists the ids that were lifted."""
         return await self._clear(scope, body, override_id)
 
     async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
-        actor, controls = self._operator(scope), self._parts.controls
+        actor, controls = self._operator(scope), self._context.controls
         try:
             lifted = await asyncio.to_thread(
                 controls.clear_overrides, override_id, actor, "lifted by the server's route"
@@ -191,9 +196,9 @@ class ControlRoutes:
         return as_json({"lifted": [override.id for override in lifted]})
 
     async def plan(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Who decides besides the champion."""
+        """The plan in force: which versions decide besides the champion, and its revision."""
         self._operator(scope, OBSERVE)
-        return as_json(self._parts.controls.describe_plan())
+        return as_json(self._context.controls.describe_plan())
 
     async def set_plan(self, scope: Scope, body: bytes, started: float) -> Response:
         """Put a plan in force. With the `revision` it was made from, only where nobody changed it since."""
@@ -203,25 +208,25 @@ class ControlRoutes:
         await self._check_versions(plan.versions())
         self._check_action(plan.fallback.action if plan.fallback else None)
         try:
-            await asyncio.to_thread(self._parts.controls.set_plan, plan, actor, order.revision)
+            await asyncio.to_thread(self._context.controls.set_plan, plan, actor, order.revision)
         except ConfigError as error:
             raise Problem(409, str(error)) from error
-        return as_json(self._parts.controls.describe_plan())
+        return as_json(self._context.controls.describe_plan())
 
     async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
         """Turn the kill switch on or off, `{"on": true, "person": ..., "reason": ...}`."""
         actor = self._operator(scope)
         order = _validated(KillSwitchOrder, parse_json(body))
-        controls, switch = self._parts.controls, order.switch() if order.on else None
+        controls, switch = self._context.controls, order.switch() if order.on else None
         await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
         return as_json(controls.describe_plan())
 
     async def _check_versions(self, versions: set[str]) -> None:
         """Have versions loaded before anything names them; they must see and do what the champion does."""
-        keeper = self._parts.roles
+        keeper = self._context.roles
         await self._ensure(versions)
-        if versions and self._others is not None:
-            await self._others.ensure(versions)
+        if versions and self._workers is not None:
+            await self._workers.ensure(versions)
         champion = keeper.current.champion
         for version in sorted(versions):
             policy = keeper.current.by_version(version)
@@ -232,30 +237,30 @@ class ControlRoutes:
 
     async def ensure_versions(self, scope: Scope, body: bytes, started: float) -> Response:
         """Another worker has been asked to put something in force that names versions: load them, too."""
-        if not is_from_sibling(scope):
+        if not is_from_peer(scope):
             raise Problem(404, f"{scope['path']} is for workers among themselves")
         await self._ensure(set(parse_json(body)["versions"]))
         return as_json({})
 
     async def _ensure(self, versions: set[str]) -> None:
         try:
-            await asyncio.to_thread(self._parts.roles.ensure, versions)
+            await asyncio.to_thread(self._context.roles.ensure, versions)
         except ArtifactError as error:
             raise Problem(422, str(error)) from error
 
     def _check_action(self, action: Any) -> None:
-        known = self._parts.roles.current.whose_actions()
+        known = self._context.roles.current.whose_actions()
         if action is not None and known is not None:
             check_action(action, known)
 
     def _operator(self, scope: Scope, role: str = OPERATE) -> str:
         """Whoever asks, if they may."""
-        return check_operator(scope, self._parts.tokens, role)
+        return check_operator(scope, self._context.tokens, role)
 
     def _record(self, what: str, actor: str, **fields: Any) -> None:
         """On record before it is done."""
-        told = operation(self._parts.settings.policy, what, actor, "asked by the server's route", **fields)
-        self._parts.audit.append([told])
+        told = operation(self._context.settings.policy, what, actor, "asked by the server's route", **fields)
+        self._context.audit.append([told])
 
 
 def is_order(scope: Scope) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loomrl import __version__
 from loomrl.serving.api.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
-from loomrl.serving.decisions.groups import RequestDecisions
+from loomrl.serving.decisions.batches import RequestDecisions
 from loomrl.serving.decisions.requests import MAX_ROWS, DecisionRequests, check_id, parse_json, shown
 from loomrl.serving.policy.model import GRAPH, STATE_IN, ServedPolicy
 from loomrl.system.http.asgi import Response
@@ -30,20 +30,21 @@ _UNSUPPORTED = ("classification", "shared_memory_region")  # they would change w
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What an inference request asks for."""
+    """A parsed inference request: a request for a decision per row, the outputs that are wanted, and its id."""
 
-    asks: DecisionRequests  # one per row
+    requests: DecisionRequests  # one per row
     outputs: dict[str, bool]  # by name: whether it is sent as bytes behind the JSON
     id: str | None
 
 
 def server_metadata() -> dict[str, Any]:
-    """`GET /v2`."""
+    """The reply to `GET /v2`: the server's name, its version, and the extensions of the protocol that it supports."""
     return {"name": "loomrl", "version": __version__, "extensions": EXTENSIONS}
 
 
 def model_metadata(policy: ServedPolicy, versions: Iterable[str]) -> dict[str, Any]:
-    """`GET /v2/models/{m}`."""
+    """The reply to `GET /v2/models/{m}`: the policy's name, its versions sorted as text, and its input and output
+    tensors."""
     manifest = policy.manifest
     return {
         "name": manifest.name,
@@ -117,8 +118,8 @@ def parse_infer(body: bytes, json_length: str, policy: ServedPolicy, max_rows: i
         raise Problem(400, f"`id` must be a text, found {type(request_id).__name__}")
     count = len(observations)
     named = [check_id(request_id, "id")] * count if request_id else None
-    asks = DecisionRequests([agent_id] * count, [episode_id] * count, [False] * count, observations, named)
-    return Inference(asks, _outputs(document, parameters, policy), request_id)
+    requests = DecisionRequests([agent_id] * count, [episode_id] * count, [False] * count, observations, named)
+    return Inference(requests, _outputs(document, parameters, policy), request_id)
 
 
 def _outputs(document: dict[str, Any], parameters: dict[str, Any], policy: ServedPolicy) -> dict[str, bool]:
@@ -156,7 +157,7 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
 
 def infer_response(asked: Inference, part: RequestDecisions) -> Response:
     """The answer to an inference request whose decisions, all of one agent, are on record."""
-    policy, tensors = part.group.policy, _tensors(part, asked.outputs)
+    policy, tensors = part.batch.policy, _tensors(part, asked.outputs)
     written = [write_tensor(name, tensors[name], as_bytes) for name, as_bytes in asked.outputs.items()]
     answer = {
         "model_name": policy.manifest.name,
@@ -175,8 +176,8 @@ def infer_response(asked: Inference, part: RequestDecisions) -> Response:
 
 def _tensors(part: RequestDecisions, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
     """The outputs by name; `action` is what was decided, whoever decided it."""
-    group, some = part.group, slice(part.start, part.stop)
-    outputs = group.outputs
+    batch, some = part.batch, slice(part.start, part.stop)
+    outputs = batch.outputs
     if set(wanted) - {"action"} - outputs.keys():  # a person named the action
-        outputs = group.policy.outputs(group.observations)
-    return {name: (group.action if name == "action" else outputs[name])[some] for name in wanted}
+        outputs = batch.policy.outputs(batch.observations)
+    return {name: (batch.action if name == "action" else outputs[name])[some] for name in wanted}

@@ -21,24 +21,24 @@ _TOLD = {
 _ALWAYS = (400, 403, 408, 413, 414, 415, 421, 431, 500, 503)
 
 
-def document(routes: Iterable[Route], parts: ServerContext) -> Json:
+def document(routes: Iterable[Route], context: ServerContext) -> Json:
     """The description, as JSON values. There is one model, and its versions are those that are loaded."""
     api = Api(
-        f"LoomRL policy server: {parts.settings.policy}",
+        f"LoomRL policy server: {context.settings.policy}",
         "Decisions of a reinforcement-learning policy, and the controls of those who operate it.",
-        parts.tokens,
+        context.tokens,
         RefusalReply,
         _ALWAYS,
         of_changes=(429, 507),
         places={
-            "model": {"enum": [parts.settings.policy]},
-            "version": {"examples": sorted(parts.roles.current.versions())},
+            "model": {"enum": [context.settings.policy]},
+            "version": {"examples": sorted(context.roles.current.versions())},
         },
         told=_TOLD,
     )
     found = describe(routes, api)
     schemas = found["components"]["schemas"]
-    found["components"]["schemas"] = {**schemas, **_served(schemas, parts.roles.current.champion)}
+    found["components"]["schemas"] = {**schemas, **_served(schemas, context.roles.current.champion)}
     return found
 
 

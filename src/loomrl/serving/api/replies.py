@@ -34,7 +34,7 @@ class DecisionReply(TypedDict):
 
 
 class DecisionsReply(TypedDict):
-    """Those of `requests`, in their order."""
+    """Reply of `POST /decide` to a batch: one decision for each of its `requests`, in their order."""
 
     decisions: list[DecisionReply]
 
@@ -49,7 +49,7 @@ class Recorded(TypedDict):
 
 
 class DescribedTensor(TypedDict):
-    """An input or output of a graph."""
+    """Name, shape and datatype of an input or output of a policy's graph."""
 
     name: str
     shape: list[int]
@@ -82,19 +82,19 @@ class ServerMetadata(TypedDict):
 
 
 class Live(TypedDict):
-    """Whether the server runs."""
+    """Reply of `GET /v2/health/live`: `live` is true as long as the server runs."""
 
     live: bool
 
 
 class Ready(TypedDict):
-    """Whether a champion decides."""
+    """Reply of `GET /v2/health/ready`: `ready` is true where a champion is loaded and can decide."""
 
     ready: bool
 
 
 class ModelReady(TypedDict):
-    """Whether a version is loaded."""
+    """Reply of `GET /v2/models/{m}/ready`: the policy's name, and whether the version is loaded."""
 
     name: str
     ready: bool
@@ -111,7 +111,7 @@ class ModelMetadata(TypedDict):
 
 
 class TritonModelConfig(TypedDict):
-    """Triton's model configuration."""
+    """Reply of `GET /v2/models/{m}/config`: a policy described in the fields of Triton's model configuration."""
 
     name: str
     platform: str
@@ -138,7 +138,7 @@ class ModelStatistics(TypedDict):
 
 
 class StatisticsReply(TypedDict):
-    """Those of each version."""
+    """Reply of `GET /v2/models/stats`: the inference statistics of each version, in the Triton extension's fields."""
 
     model_stats: list[ModelStatistics]
 
@@ -153,19 +153,19 @@ class IndexEntry(TypedDict):
 
 
 class Loaded(TypedDict):
-    """Who decides now."""
+    """Reply to loading or unloading a version: the roles afterwards, each with the version that holds it."""
 
     roles: RolesStatus
 
 
 class Overrides(TypedDict):
-    """Those in force."""
+    """Reply of `GET /override`: the overrides in force."""
 
     overrides: list[Override]
 
 
 class Lifted(TypedDict):
-    """Ids of the overrides that were lifted."""
+    """Reply to lifting overrides: the ids of those that were lifted."""
 
     lifted: list[str]
 

@@ -25,20 +25,20 @@ class RollbackOrder(Document):
 
 
 class RolledBack(TypedDict):
-    """What was done, and who decides now."""
+    """Reply of `POST /rollback`: what was done, in words, and the champion's version now."""
 
     message: str
     champion: str | None
 
 
 class Rollback:
-    """The handler of the route."""
+    """The handler of `POST /rollback`."""
 
-    def __init__(self, parts: ServerContext) -> None:
-        self._parts = parts
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
 
     def routes(self) -> list[Route]:
-        """Where it answers."""
+        """The one route of rollback, `POST /rollback`, with its handler."""
         return [
             Route(
                 "POST", "/rollback", self.roll_back, OPERATOR, {200: RolledBack}, RollbackOrder, problems=(409, 503)
@@ -47,13 +47,13 @@ class Rollback:
 
     async def roll_back(self, scope: Scope, body: bytes, started: float) -> Response:
         """Have the registry name the champion before this one again, and follow it."""
-        parts = self._parts
-        actor = check_operator(scope, parts.tokens)
+        context = self._context
+        actor = check_operator(scope, context.tokens)
         order = _parse(body)
-        _check_movable(parts, order.version)
-        policy, holder = parts.settings.policy, holder_of(scope, parts.tokens)
+        _check_movable(context, order.version)
+        policy, holder = context.settings.policy, holder_of(scope, context.tokens)
         done = operation(policy, "rollback", actor, order.reason, version=order.version)
-        await asyncio.to_thread(parts.audit.append_order, [done])  # before it is done
+        await asyncio.to_thread(context.audit.append_order, [done])  # before it is done
         person = holder.name if holder else actor
         try:
             told = await asyncio.to_thread(take_back, policy, order.version, order.reason, person)
@@ -61,8 +61,8 @@ class Rollback:
             raise Problem(409, str(error)) from error
         except ServiceError as error:
             raise Problem(503, str(error)) from error
-        await asyncio.to_thread(parts.roles.refresh)
-        champion = parts.roles.current.champion
+        await asyncio.to_thread(context.roles.refresh)
+        champion = context.roles.current.champion
         return as_json({"message": told, "champion": None if champion is None else champion.version})
 
 
@@ -74,8 +74,8 @@ def _parse(body: bytes) -> RollbackOrder:
         raise Problem(400, f"{first['loc'][0]}: {first['msg']}") from error
 
 
-def _check_movable(parts: ServerContext, version: str) -> None:
-    settings, champion = parts.settings, parts.roles.current.champion
+def _check_movable(context: ServerContext, version: str) -> None:
+    settings, champion = context.settings, context.roles.current.champion
     if settings.folders:
         raise Problem(409, "this server serves a folder, and no alias names that: turn the kill switch on instead")
     if settings.champion is not None:

@@ -71,7 +71,7 @@ class AuditShown(TypedDict):
 
 
 class ShadowShown(TypedDict):
-    """How far the challengers have come."""
+    """How far the challengers have come with mirroring decisions, and what they failed on."""
 
     pid: int | None
     num_mirrored: int
@@ -123,16 +123,16 @@ class Status(TypedDict):
     workers: NotRequired[list[dict[str, Any]]]  # where there are several: the state of each, or its `error`
 
 
-def describe(parts: ServerContext, with_orders: bool) -> Status:
+def describe(context: ServerContext, with_orders: bool) -> Status:
     """The server's state; what people ordered is left out for those who may not see it."""
-    head, keeper, orders = parts.audit.head, parts.roles, parts.controls.orders
-    anchored = parts.keeper.anchored.get(head.server)
+    head, keeper, orders = context.audit.head, context.roles, context.controls.orders
+    anchored = context.keeper.anchored.get(head.server)
     return {
-        "policy": parts.settings.policy,
+        "policy": context.settings.policy,
         "pid": os.getpid(),
-        "uptime_seconds": time.time() - parts.started,
+        "uptime_seconds": time.time() - context.started,
         "ready": keeper.current.champion is not None,
-        "roles": show_roles(parts),
+        "roles": show_roles(context),
         "loaded": sorted(keeper.current.versions()),
         "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],
         "loading": keeper.loading,
@@ -141,40 +141,40 @@ def describe(parts: ServerContext, with_orders: bool) -> Status:
             "source": "registry" if keeper.last is None else "last verified",
             "verified": None if keeper.last is None else keeper.last.verified,
         },
-        "orders": {"reserved": parts.controls.reserved, "unsaved": parts.controls.unsaved},
+        "orders": {"reserved": context.controls.reserved, "unsaved": context.controls.unsaved},
         "num_swaps": keeper.num_swaps,
         "audit": {
             "server": head.server,
             "segment": head.segment,
             "sequence": head.sequence,
             "hash": head.digest,
-            "durability": "strict" if parts.is_strict else parts.settings.durability,
-            "durable_sequence": parts.audit.durable_sequence,
-            "sync_every_seconds": 0.0 if parts.is_strict else SYNC_SECONDS,
-            "unsynced_seconds": parts.keeper.unsynced_seconds,
-            "anchor_every_seconds": parts.settings.anchor_seconds,
-            "sync_error": parts.keeper.sync_error,
+            "durability": "strict" if context.is_strict else context.settings.durability,
+            "durable_sequence": context.audit.durable_sequence,
+            "sync_every_seconds": 0.0 if context.is_strict else SYNC_SECONDS,
+            "unsynced_seconds": context.keeper.unsynced_seconds,
+            "anchor_every_seconds": context.settings.anchor_seconds,
+            "sync_error": context.keeper.sync_error,
             "anchored_sequence": anchored.sequence if anchored else None,
-            "unsigned": parts.keeper.unsigned,
-            "anchor_error": parts.errors.get("anchor"),
-            "repaired": parts.audit.repaired,
-            "waiting_bytes": parts.audit.num_waiting_bytes,
-            "last_error": parts.last_audit_error,
+            "unsigned": context.keeper.unsigned,
+            "anchor_error": context.errors.get("anchor"),
+            "repaired": context.audit.repaired,
+            "waiting_bytes": context.audit.num_waiting_bytes,
+            "last_error": context.last_audit_error,
         },
-        "shadow": _shadow(parts.shadow),
-        "guardian": None if parts.guardian is None else parts.guardian.process(),
+        "shadow": _shadow(context.shadow),
+        "guardian": None if context.guardian is None else context.guardian.process(),
         "quarantined": [
             {"version": entry.version, "to": entry.to, "time": entry.time, "reason": entry.trigger.reason}
-            for entry in parts.quarantine.entries()
+            for entry in context.quarantine.entries()
         ],
         "plan": orders.plan if with_orders else None,
         "kill_switch": orders.kill_switch if with_orders else None,
         "overrides": orders.active_overrides() if with_orders else None,
-        "errors": dict(parts.errors),
-        "rate_per_agent": parts.limiter.rate,
-        "rate_per_token": parts.limiter.token_rate,
-        "rate_in_all": parts.limiter.total_rate,
-        "latency_seconds": parts.metrics.latency_seconds(),
+        "errors": dict(context.errors),
+        "rate_per_agent": context.limiter.rate,
+        "rate_per_token": context.limiter.token_rate,
+        "rate_in_all": context.limiter.total_rate,
+        "latency_seconds": context.metrics.latency_seconds(),
     }
 
 
@@ -194,9 +194,9 @@ def _shadow(shadow: Shadow) -> ShadowShown:
     }
 
 
-def show_roles(parts: ServerContext) -> RolesStatus:
+def show_roles(context: ServerContext) -> RolesStatus:
     """Who decides, and who does so in shadow."""
-    roles = parts.roles.current
+    roles = context.roles.current
     return {"champion": _policy(roles.champion), "challenger": _policy(roles.challenger)}
 
 

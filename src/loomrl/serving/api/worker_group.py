@@ -16,11 +16,11 @@ import orjson
 from loomrl.serving.api.inference_protocol import DEFAULT_AGENT
 from loomrl.serving.api.tensors import parameters_of, split
 from loomrl.serving.context import GUARDIAN, ServerContext
-from loomrl.serving.decisions.requests import parse_asks, parse_feedback, parse_json
+from loomrl.serving.decisions.requests import parse_feedback, parse_json, parse_requests
 from loomrl.serving.policy.roles import Roles
 from loomrl.serving.workers import joining
 from loomrl.serving.workers.address import WorkerAddress
-from loomrl.serving.workers.peers import ENSURE, PeerClient, is_from_sibling
+from loomrl.serving.workers.peers import ENSURE, PeerClient, is_from_peer
 from loomrl.system.http.asgi import Response, Scope, as_problem, header
 from loomrl.system.http.problems import Problem
 
@@ -33,7 +33,7 @@ Own = Callable[[Scope, bytes], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """What one worker answers of a request."""
+    """The part of a request that one worker answers."""
 
     owner: int
     rows: list[int]  # the places of its entries in the request
@@ -43,10 +43,10 @@ class WorkerAnswer:
 class WorkerGroup:
     """One worker's view of all. `own` is what this one answers by itself."""
 
-    def __init__(self, parts: ServerContext, place: WorkerAddress, own: Own) -> None:
-        self._parts, self._place, self._own = parts, place, own
-        self._siblings = PeerClient(place)
-        self._others = [index for index in range(place.count) if index != place.index]
+    def __init__(self, context: ServerContext, address: WorkerAddress, own: Own) -> None:
+        self._context, self._address, self._own = context, address, own
+        self._peers = PeerClient(address)
+        self._others = [index for index in range(address.count) if index != address.index]
         self._roles, self._remembers = Roles(), False  # whether any version loaded then has a memory
 
     def concerns_others(self, scope: Scope, body: bytes) -> bool:
@@ -54,12 +54,12 @@ class WorkerGroup:
         return bool(self._shares(scope, body))
 
     async def answer(self, scope: Scope, body: bytes) -> Response:
-        """The answer to any request; one that a sibling sent on is answered here.
+        """The answer to any request; one that another worker passed on is answered here.
 
         Raises:
             Problem: 503 where a worker that is needed does not answer.
         """
-        if is_from_sibling(scope):
+        if is_from_peer(scope):
             return await self._own(scope, body)
         if shares := self._shares(scope, body):
             return await self._shared(shares, scope)
@@ -78,7 +78,7 @@ class WorkerGroup:
             "headers": [(b"host", b"localhost")],
         }
         body = orjson.dumps({"versions": sorted(versions)})
-        asked = (self._siblings.ask(index, scope, body, _LOAD_SECONDS) for index in self._others)
+        asked = (self._peers.ask(index, scope, body, _LOAD_SECONDS) for index in self._others)
         if (failed := joining.failed(await asyncio.gather(*asked))) is not None:
             raise Problem(failed.status, orjson.loads(failed.body)["error"])
 
@@ -86,13 +86,13 @@ class WorkerGroup:
 
     def _shares(self, scope: Scope, body: bytes) -> list[WorkerAnswer]:
         """Who answers what; empty where this worker answers all, also what is wrong with the request."""
-        if scope["method"] != "POST" or is_from_sibling(scope):
+        if scope["method"] != "POST" or is_from_peer(scope):
             return []
         try:
             if scope["path"] == "/feedback":
                 return self._of_feedback(body)
             if scope["path"] == "/decide":
-                return self._of_asks(scope, body)
+                return self._of_requests(scope, body)
             if scope["path"].endswith("/infer") and self._has_memory():
                 return self._of_inference(scope, body)
         except Problem:
@@ -101,36 +101,36 @@ class WorkerGroup:
 
     def _of_feedback(self, body: bytes) -> list[WorkerAnswer]:
         document = parse_json(body)
-        entries, batched = parse_feedback(document, self._parts.settings.max_rows)
-        owners = [self._place.owner_of_decision(entry.decision_id) for entry in entries]
-        return self._dealt(owners, body, "feedback", document["feedback"] if batched else [])
+        entries, batched = parse_feedback(document, self._context.settings.max_rows)
+        owners = [self._address.owner_of_decision(entry.decision_id) for entry in entries]
+        return self._by_owner(owners, body, "feedback", document["feedback"] if batched else [])
 
-    def _of_asks(self, scope: Scope, body: bytes) -> list[WorkerAnswer]:
-        """By agent where a policy with a memory is loaded; else only asks with an id have an owner."""
+    def _of_requests(self, scope: Scope, body: bytes) -> list[WorkerAnswer]:
+        """By agent where a policy with a memory is loaded; else only requests with an id have an owner."""
         request_id, has_memory = header(scope, b"x-request-id"), self._has_memory()
         if not has_memory and not request_id and b'"request_id"' not in body:
             return []
         document = parse_json(body)
-        asks, batched = parse_asks(document, request_id, self._parts.settings.max_rows)
-        names = asks.request_ids or [None] * len(asks)
+        requests, batched = parse_requests(document, request_id, self._context.settings.max_rows)
+        names = requests.request_ids or [None] * len(requests)
         owners = [
-            self._place.owner_of_agent(agent_id) if has_memory or name is not None else self._place.index
-            for agent_id, name in zip(asks.agent_ids, names, strict=True)
+            self._address.owner_of_agent(agent_id) if has_memory or name is not None else self._address.index
+            for agent_id, name in zip(requests.agent_ids, names, strict=True)
         ]
         entries = document["requests"] if batched else []
         named = [{**entry, "request_id": name} for entry, name in zip(entries, names, strict=False)]
-        return self._dealt(owners, body, "requests", named)
+        return self._by_owner(owners, body, "requests", named)
 
     def _of_inference(self, scope: Scope, body: bytes) -> list[WorkerAnswer]:
         text, _ = split(body, header(scope, b"inference-header-content-length"))
         agent_id = parameters_of(parse_json(text), "the request").get("agent_id", DEFAULT_AGENT)
-        return self._dealt([self._place.owner_of_agent(str(agent_id))], body, "", [])
+        return self._by_owner([self._address.owner_of_agent(str(agent_id))], body, "", [])
 
-    def _dealt(self, owners: Sequence[int], body: bytes, key: str, entries: Sequence[Any]) -> list[WorkerAnswer]:
+    def _by_owner(self, owners: Sequence[int], body: bytes, key: str, entries: Sequence[Any]) -> list[WorkerAnswer]:
         rows: dict[int, list[int]] = {}
         for row, owner in enumerate(owners):
             rows.setdefault(owner, []).append(row)
-        if rows.keys() == {self._place.index}:
+        if rows.keys() == {self._address.index}:
             return []
         if len(rows) == 1:
             return [WorkerAnswer(owners[0], rows[owners[0]], body)]
@@ -140,7 +140,7 @@ class WorkerGroup:
         ]
 
     def _has_memory(self) -> bool:
-        roles = self._parts.roles.current
+        roles = self._context.roles.current
         if roles is not self._roles:
             self._roles, self._remembers = roles, any(policy.memory_size for policy in roles.loaded().values())
         return self._remembers
@@ -160,9 +160,9 @@ class WorkerGroup:
             return as_problem(problem.status, problem.message, problem.headers)
 
     async def _ask(self, index: int, scope: Scope, body: bytes, timeout_seconds: float) -> Response:
-        if index == self._place.index:
+        if index == self._address.index:
             return await self._own(scope, body)
-        return await self._siblings.ask(index, scope, body, timeout_seconds)
+        return await self._peers.ask(index, scope, body, timeout_seconds)
 
     # --- what is answered for all --------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class WorkerGroup:
             return await self._ask(self._named(scope), scope, body, _ANSWER_SECONDS)
         if method == "GET" and (join := _join_of(path)) is not None:
             own, others = await asyncio.gather(self._own(scope, body), self._look_at_others(scope))
-            return own if own.status >= 400 else join({**others, self._place.index: own}, own)
+            return own if own.status >= 400 else join({**others, self._address.index: own}, own)
         if method == "POST" and path.startswith("/v2/repository/models/") and path.endswith(("/load", "/unload")):
             return await self._by_all(scope, body)
         return await self._own(scope, body)
@@ -182,8 +182,8 @@ class WorkerGroup:
     def _named(self, scope: Scope) -> int:
         """The worker that a query names: sequences are those of its chain."""
         (worker,) = parse_qs(scope["query_string"].decode("latin-1")).get("worker", [""])[:1]
-        if worker not in map(str, range(self._place.count)):
-            raise Problem(400, f"name a `worker` from 0 to {self._place.count - 1}: each has a chain of its own")
+        if worker not in map(str, range(self._address.count)):
+            raise Problem(400, f"name a `worker` from 0 to {self._address.count - 1}: each has a chain of its own")
         return int(worker)
 
     async def _look_at_others(self, scope: Scope) -> dict[int, Response | None]:
@@ -193,14 +193,14 @@ class WorkerGroup:
     async def _look_at(self, index: int, scope: Scope) -> Response | None:
         """What another worker says of itself; None where it does not."""
         try:
-            answer = await self._siblings.ask(index, scope, b"", _LOOK_SECONDS)
+            answer = await self._peers.ask(index, scope, b"", _LOOK_SECONDS)
         except Problem:
             return None
         return answer if answer.status < 400 else None
 
     async def _by_all(self, scope: Scope, body: bytes) -> Response:
         """Have every worker do it, this one last: a new champion decides as soon as all have it."""
-        asked = (self._siblings.ask(index, scope, body, _LOAD_SECONDS) for index in self._others)
+        asked = (self._peers.ask(index, scope, body, _LOAD_SECONDS) for index in self._others)
         failed = joining.failed(await asyncio.gather(*asked))
         own = await self._own(scope, body)
         return own if failed is None or own.status >= 400 else failed

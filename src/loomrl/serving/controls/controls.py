@@ -233,7 +233,7 @@ class Controls:
                 self._set(PLAN, dealt, actor, plan.reason)
             self._keep_record()
             self._save_alone()
-        self._tell()
+        self._notify()
         return dealt
 
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
@@ -344,7 +344,7 @@ class Controls:
                 self._save_alone()
         except ArtifactError as error:
             self._report(str(error))
-        self._tell()
+        self._notify()
 
     def _save_alone(self) -> None:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
@@ -456,7 +456,7 @@ class Controls:
             log.error("what was ordered is in force, and would not survive a restart: %s", why)
         self.unsaved = why
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._announce is not None and self._announced is not self._standing:
             self._announced = self._standing
             self._announce()

@@ -23,7 +23,7 @@ class Countdown(Document):
 
     @classmethod
     def of(cls, seconds: float) -> Self:
-        """It begins now."""
+        """A countdown of this many seconds that begins now."""
         return cls(boot=_boot(), at=_now(), left=seconds)
 
     @property

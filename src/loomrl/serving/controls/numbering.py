@@ -13,7 +13,7 @@ NUM_SHARED = 64  # newest revisions of each control that are read at a time, and
 
 
 def by_name(orders: Iterable[Control]) -> dict[str, list[Control]]:
-    """Orders of several controls, apart."""
+    """The orders of each control, by its name, in the order they came."""
     found: dict[str, list[Control]] = {}
     for order in orders:
         found.setdefault(order.name, []).append(order)

@@ -43,7 +43,8 @@ class OverrideOrder(_Pin):
     expires_in_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS, examples=[600])
 
     def override(self) -> "Override":
-        """It begins now."""
+        """The override that this order asks for. It begins now and expires after `expires_in_seconds`, where that is
+        given."""
         now, lifetime = time.time(), self.expires_in_seconds
         pinned = self.model_dump(exclude={"expires_in_seconds"})
         return Override(**pinned, created=now, expires=None if lifetime is None else now + lifetime)
@@ -75,7 +76,7 @@ class Override(_Pin):
         return {"id": self.id, "person": self.person, "reason": self.reason, **pinned}
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line for people: what is overridden, for which agents, until when, by whom and why."""
         who = f"agent {self.agent_id}" if self.agent_id else "all agents"
         until = (
             f"until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M:%SZ}" if self.expires else "until cleared"

@@ -81,7 +81,7 @@ class Plan(Document):
         return split
 
     def versions(self) -> set[str]:
-        """Every version it names."""
+        """Every version that the plan names: in its split, as a challenger, or as the fallback."""
         fallback = {self.fallback.version} if self.fallback and self.fallback.version else set()
         return {*self.split, *self.challengers, *fallback}
 
@@ -105,7 +105,7 @@ class PlanOrder(Plan):
     revision: int | None = None
 
     def plan(self) -> Plan:
-        """What is to be in force."""
+        """The plan that this order puts in force."""
         return Plan(**self.model_dump(exclude={"revision"}))
 
 
@@ -128,7 +128,8 @@ class SplitAssignment:
 
 @lru_cache(maxsize=_REMEMBERED)
 def point(policy: str, experiment: str, agent_id: str) -> int:
-    """An agent's place among the points."""
+    """An agent's point in an experiment, from 0 to `POINTS` - 1: the same for the same names, spread evenly over
+    agents."""
     hashed = blake2b("\0".join((policy, experiment, agent_id)).encode(), digest_size=8).digest()
     return int.from_bytes(hashed, "big") % POINTS
 

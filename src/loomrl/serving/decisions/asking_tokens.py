@@ -22,7 +22,7 @@ class AskingTokens:
         """Known to all from now on; where the disk is full, later: a decision does not wait for that."""
         if untold := set(names) - self._told:
             self._names |= untold
-            if self._handle is None or self._tell(self._handle, untold):
+            if self._handle is None or self._write_names(self._handle, untold):
                 self._told |= untold
 
     def __contains__(self, name: object) -> bool:
@@ -31,7 +31,7 @@ class AskingTokens:
             self._read(self._handle)
         return name in self._names
 
-    def _tell(self, handle: int, names: Iterable[str]) -> bool:
+    def _write_names(self, handle: int, names: Iterable[str]) -> bool:
         lines = "".join(f"\n{name}\n" for name in names).encode()  # the first line feed ends what was cut
         try:
             return os.write(handle, lines) == len(lines)

@@ -35,11 +35,11 @@ class Split:
     experiment: str  # whose split it is
     champion: str
     shares: Mapping[str, float]  # by version, the champion's among them: the chance of being dealt to it
-    deal: SplitAssignment
+    assignment: SplitAssignment
 
     def version_of(self, agent_id: str) -> str:
-        """The version an agent is dealt."""
-        version = self.deal.version_of(agent_id)
+        """The version that this agent is assigned to; the champion where the assigned one cannot decide."""
+        version = self.assignment.version_of(agent_id)
         return version if version is not None and version in self.shares else self.champion
 
 
@@ -56,7 +56,7 @@ class DecisionSource:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the rate limit comes before it."""
+        """Whether the rate limit holds for these decisions: for all but those of overrides and the kill switch."""
         return self.role not in (OVERRIDE, KILL_SWITCH)
 
     @property
@@ -66,17 +66,17 @@ class DecisionSource:
 
 
 class Authority:
-    """The mandates that follow from one view of what people ordered and one of what is loaded."""
+    """The decision sources that follow from one view of what people ordered and one of what is loaded."""
 
     def __init__(self, policy: str, orders: ActiveOrders, roles: Roles) -> None:
         self.policy, self.orders, self.roles = policy, orders, roles
-        self._deal = SplitAssignment(policy, orders.plan)
+        self._assignment = SplitAssignment(policy, orders.plan)
         self._overridden: dict[str, DecisionSource] = {}  # by the override's id
         self.split = self._split_in_force()
-        self._dealt = {} if orders.kill_switch is not None else self._mandates_of_split()
-        self.is_one = not orders.overrides and not self._dealt  # `usual`, for all agents
+        self._split_sources = {} if orders.kill_switch is not None else self._sources_of_split()
+        self.is_one = not orders.overrides and not self._split_sources  # `usual`, for all agents
 
-    def mandate(self, agent_id: str) -> DecisionSource:
+    def source_for(self, agent_id: str) -> DecisionSource:
         """Who decides for an agent.
 
         Raises:
@@ -84,23 +84,23 @@ class Authority:
         """
         if self.orders.overrides and (override := self.orders.override_for(agent_id)) is not None:
             return self._by_override(override)
-        if self._dealt and (version := self._deal.version_of(agent_id)) is not None:
-            return self._dealt.get(version) or self.usual
+        if self._split_sources and (version := self._assignment.version_of(agent_id)) is not None:
+            return self._split_sources.get(version) or self.usual
         return self.usual
 
     @cached_property
     def usual(self) -> DecisionSource:
-        """Who decides for agents that no override and no split names; raises as `mandate` does."""
+        """Who decides for agents that no override and no split names; raises as `source_for` does."""
         if (switch := self.orders.kill_switch) is not None:
             return self._fallback(KILL_SWITCH, f"the kill switch is on, by {switch.person}: {switch.reason}")
         if (champion := self.roles.champion) is None:
             return self._fallback(FALLBACK, self._why_no_champion())
-        left = 1.0 - sum(map(self.orders.plan.fraction, self._dealt))
+        left = 1.0 - sum(map(self.orders.plan.fraction, self._split_sources))
         return DecisionSource(CHAMPION, champion, probability=round(left, 6), split=self.split)
 
     @cached_property
     def fallback(self) -> DecisionSource:
-        """Who decides where the shield or the policy has no answer; raises as `mandate` does."""
+        """Who decides where the shield or the policy has no answer; raises as `source_for` does."""
         return self._fallback(FALLBACK, "the policy has no answer to this observation")
 
     def _why_no_champion(self) -> str:
@@ -118,12 +118,12 @@ class Authority:
         shares = {version: plan.fraction(version) for version in plan.split if self._can_decide(version)}
         own = shares.get(champion.version, 0.0)  # a version of the split that became champion has both
         shares[champion.version] = round(own + 1.0 - sum(shares.values()), 6)
-        return Split(plan.experiment or "", champion.version, shares, self._deal)
+        return Split(plan.experiment or "", champion.version, shares, self._assignment)
 
     def _can_decide(self, version: str) -> bool:
         return self.roles.by_version(version) is not None and version not in self.roles.quarantined
 
-    def _mandates_of_split(self) -> dict[str, DecisionSource]:
+    def _sources_of_split(self) -> dict[str, DecisionSource]:
         """By version."""
         plan, found = self.orders.plan, dict[str, DecisionSource]()
         for version in filter(self._can_decide, plan.split):

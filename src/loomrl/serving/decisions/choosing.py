@@ -48,7 +48,7 @@ class Substitute:
 
 @dataclass(slots=True)
 class Choices:
-    """What is done about B observations."""
+    """Decisions on B observations, column by column: actions, values, propensities, and why actions were replaced."""
 
     action: NDArray[Any]  # (B, *action), in the graph's dtype
     value: NDArray[Any]  # (B,)

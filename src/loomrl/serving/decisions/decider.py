@@ -12,9 +12,9 @@ import numpy as np
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.decisions import records as decision_records
 from loomrl.serving.decisions.authority import Authority, DecisionSource
+from loomrl.serving.decisions.batches import DecisionBatch, RequestDecisions
 from loomrl.serving.decisions.choosing import Substitute, choose
 from loomrl.serving.decisions.feedback import FeedbackLedger
-from loomrl.serving.decisions.groups import DecisionBatch, RequestDecisions
 from loomrl.serving.decisions.limits import RateLimiter, Who
 from loomrl.serving.decisions.memory import Memories
 from loomrl.serving.decisions.requests import DecisionRequests
@@ -54,7 +54,7 @@ class Decider:
         self._authority = Authority(policy, controls.orders, Roles())
 
     def decide(
-        self, asks: DecisionRequests, roles: Roles, started: float, route: str = "decide", is_limited: bool = False
+        self, requests: DecisionRequests, roles: Roles, started: float, route: str = "decide", is_limited: bool = False
     ) -> list[RequestDecisions]:
         """Decide all asks of a request, or none; what is returned stands in the audit log already.
 
@@ -67,38 +67,46 @@ class Decider:
             NotFinite, NoState, NotAllowed: where there is no answer.
         """
         try:
-            authority = self._authority_over(roles)
-            groups = [part for group in _assign(asks, authority) for part in self._parted(group, roles)]
+            authority = self._authority_for(roles)
+            batches = [part for batch in _assign(requests, authority) for part in self._split_by_memory(batch, roles)]
             if not is_limited:
-                limited = [agent for group in groups if group.mandate.is_limited for agent in group.asks.agent_ids]
-                self._limit(limited, asks.holder)
-            groups = [decided for group in groups for decided in self._decided(group, authority, route)]
-            self._settle(groups, [started], route)
+                limited = [agent for batch in batches if batch.source.is_limited for agent in batch.requests.agent_ids]
+                self._limit(limited, requests.holder)
+            batches = [decided for batch in batches for decided in self._decided(batch, authority, route)]
+            self._settle(batches, [started], route)
         except REFUSALS:
             self._count_failure(roles, started)
             raise
-        return [RequestDecisions.whole(group) for group in groups]
+        return [RequestDecisions.whole(batch) for batch in batches]
 
     def decide_together(
-        self, requests: Sequence[DecisionRequests], roles: Roles, starts: Sequence[float], route: str
+        self, all_requests: Sequence[DecisionRequests], roles: Roles, starts: Sequence[float], route: str
     ) -> list[Outcome]:
         """Decide requests that came at the same time: each wholly or not at all, whatever becomes of the others.
 
         Where one version decides for everyone they are one group: one run of its graph, one record, one write. Where
         that does not work out, each is decided by itself.
         """
-        authority = self._authority_over(roles)
+        authority = self._authority_for(roles)
         if not self._can_join(authority):
-            return [self._alone(asks, roles, started, route) for asks, started in zip(requests, starts, strict=True)]
-        outcomes: list[Outcome] = [self._refused(asks, roles, starts[n], authority) for n, asks in enumerate(requests)]
+            return [
+                self._decide_alone(requests, roles, started, route)
+                for requests, started in zip(all_requests, starts, strict=True)
+            ]
+        outcomes: list[Outcome] = [
+            self._refused(requests, roles, starts[n], authority) for n, requests in enumerate(all_requests)
+        ]
         places = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
         if not places:
             return outcomes
-        joined = [requests[place] for place in places]
+        joined = [all_requests[place] for place in places]
         try:
             found: Sequence[Outcome] = self._joined(joined, authority, [starts[place] for place in places], route)
         except REFUSALS:
-            found = [self._alone(requests[place], roles, starts[place], route, is_limited=True) for place in places]
+            found = [
+                self._decide_alone(all_requests[place], roles, starts[place], route, is_limited=True)
+                for place in places
+            ]
         for place, outcome in zip(places, found, strict=True):
             outcomes[place] = outcome
         return outcomes
@@ -118,36 +126,36 @@ class Decider:
             return False
         return authority.usual.action is None and not authority.usual.policy.memory_size
 
-    def _refused(self, asks: DecisionRequests, roles: Roles, started: float, authority: Authority) -> Outcome:
+    def _refused(self, requests: DecisionRequests, roles: Roles, started: float, authority: Authority) -> Outcome:
         """Why the rate limit refuses a request; an empty outcome where it does not."""
         if authority.usual.is_limited:
             try:
-                self._limit(asks.agent_ids, asks.holder)
+                self._limit(requests.agent_ids, requests.holder)
             except (Problem, AuditUnwritable) as error:
                 self._count_failure(roles, started)
                 return error
         return []
 
     def _joined(
-        self, requests: Sequence[DecisionRequests], authority: Authority, starts: Sequence[float], route: str
+        self, all_requests: Sequence[DecisionRequests], authority: Authority, starts: Sequence[float], route: str
     ) -> list[Outcome]:
         """What is decided about each of several requests as one group; raises as `decide` does."""
-        rows = list(chain.from_iterable(range(len(asks)) for asks in requests))
-        group = DecisionBatch.of(rows, DecisionRequests.joined(requests), authority.usual)
-        self._consult(group, self._substitute(group, authority))
-        self._settle([group], starts, route)
-        parts, start = list[Outcome](), 0
-        for asks in requests:
-            stop = start + len(asks)
-            parts.append([RequestDecisions(group, start, stop)])
+        rows = list(chain.from_iterable(range(len(requests)) for requests in all_requests))
+        batch = DecisionBatch.of(rows, DecisionRequests.joined(all_requests), authority.usual)
+        self._consult(batch, self._substitute(batch, authority))
+        self._settle([batch], starts, route)
+        outcomes, start = list[Outcome](), 0
+        for requests in all_requests:
+            stop = start + len(requests)
+            outcomes.append([RequestDecisions(batch, start, stop)])
             start = stop
-        return parts
+        return outcomes
 
-    def _alone(
-        self, asks: DecisionRequests, roles: Roles, started: float, route: str, is_limited: bool = False
+    def _decide_alone(
+        self, requests: DecisionRequests, roles: Roles, started: float, route: str, is_limited: bool = False
     ) -> Outcome:
         try:
-            return self.decide(asks, roles, started, route, is_limited)
+            return self.decide(requests, roles, started, route, is_limited)
         except REFUSALS as error:
             return error
 
@@ -159,8 +167,8 @@ class Decider:
             self._limiter.put_back(refusals)
             raise
 
-    def _authority_over(self, roles: Roles) -> Authority:
-        """Put together anew where people's orders or the loaded versions have changed."""
+    def _authority_for(self, roles: Roles) -> Authority:
+        """Who decides for whom now; made anew where people's orders or the loaded versions have changed."""
         orders, authority = self._controls.orders, self._authority
         if authority.orders is not orders or authority.roles is not roles:
             authority = self._authority = Authority(self.policy, orders, roles)
@@ -184,32 +192,32 @@ class Decider:
             {"Retry-After": str(max(1, math.ceil(wait)))},
         )
 
-    def _decided(self, group: DecisionBatch, authority: Authority, route: str) -> list[DecisionBatch]:
+    def _decided(self, batch: DecisionBatch, authority: Authority, route: str) -> list[DecisionBatch]:
         """The group with its decisions; what its policy has no answer to goes to the fallback, where one is set.
 
         A tensor of the V2 protocol is one version's answer: there the fallback decides for the whole of it.
         """
         try:
-            self._consult(group, self._substitute(group, authority))
+            self._consult(batch, self._substitute(batch, authority))
         except NoAnswer as error:
-            if group.mandate.is_on_trial:
-                self._audit.append([decision_records.unanswered(self.policy, group, error)])
-            if not group.mandate.is_on_trial or authority.orders.plan.fallback is None:
+            if batch.source.is_on_trial:
+                self._audit.append([decision_records.unanswered(self.policy, batch, error)])
+            if not batch.source.is_on_trial or authority.orders.plan.fallback is None:
                 raise
         else:
-            return [group]
-        can = [route == "decide" and _has_answer(group, index) for index in range(len(group))]
+            return [batch]
+        can = [route == "decide" and _has_answer(batch, index) for index in range(len(batch))]
         answered, left = ([index for index, one in enumerate(can) if one is wanted] for wanted in (True, False))
-        rest = group.only(left)
-        found = [DecisionBatch.of(rest.rows, rest.asks, authority.fallback)]
-        found += [group.only(answered)] if answered else []
+        rest = batch.only(left)
+        found = [DecisionBatch.of(rest.rows, rest.requests, authority.fallback)]
+        found += [batch.only(answered)] if answered else []
         for part in found:
             self._consult(part, self._substitute(part, authority))
         return found
 
-    def _substitute(self, group: DecisionBatch, authority: Authority) -> Substitute | None:
+    def _substitute(self, batch: DecisionBatch, authority: Authority) -> Substitute | None:
         """What acts where a version on trial must not. A person's choice, and the fallback itself, have none."""
-        if authority.orders.plan.fallback is None or not group.mandate.is_on_trial or group.policy.guard is None:
+        if authority.orders.plan.fallback is None or not batch.source.is_on_trial or batch.policy.guard is None:
             return None
         fallback = authority.fallback
         if fallback.action is not None:
@@ -222,77 +230,77 @@ class Decider:
             )
         return Substitute(fallback.policy)
 
-    def _consult(self, group: DecisionBatch, substitute: Substitute | None) -> None:
+    def _consult(self, batch: DecisionBatch, substitute: Substitute | None) -> None:
         """Ask the policy once for all of them, unless a person has named the action."""
-        if group.mandate.action is not None:
-            count = len(group)
-            group.propensity, group.explored, group.shield = [1.0] * count, [False] * count, [None] * count
-            group.action = np.stack([group.mandate.action] * count)
+        if batch.source.action is not None:
+            count = len(batch)
+            batch.propensity, batch.explored, batch.shield = [1.0] * count, [False] * count, [None] * count
+            batch.action = np.stack([batch.source.action] * count)
             return
-        policy, asks, memory = group.policy, group.asks, None
-        group.substitute = substitute
+        policy, requests, memory = batch.policy, batch.requests, None
+        batch.substitute = substitute
         if policy.memory_size:
-            group.recalled = self._memories.recall(policy, asks.agent_ids, asks.episode_ids)
-            memory = group.recalled.states
+            batch.recalled = self._memories.recall(policy, requests.agent_ids, requests.episode_ids)
+            memory = batch.recalled.states
         stream = partial(self._draws.at, self._num_draws)
-        group.asked = time.perf_counter()
-        choices = choose(policy, group.observations, asks.explore, stream, memory, substitute)
-        group.answered = time.perf_counter()
-        if policy.exploration.share or any(asks.explore):
-            group.draw = self._num_draws
+        batch.asked = time.perf_counter()
+        choices = choose(policy, batch.observations, requests.explore, stream, memory, substitute)
+        batch.answered = time.perf_counter()
+        if policy.exploration.share or any(requests.explore):
+            batch.draw = self._num_draws
             self._num_draws += 1
-        group.action, group.value, group.outputs = choices.action, choices.value, choices.outputs
-        group.propensity, group.explored, group.shield = choices.propensity, choices.explored, choices.shield
-        group.marks = choices.marks if group.recalled is None else choices.marks | {"memory": group.recalled.marks}
+        batch.action, batch.value, batch.outputs = choices.action, choices.value, choices.outputs
+        batch.propensity, batch.explored, batch.shield = choices.propensity, choices.explored, choices.shield
+        batch.marks = choices.marks if batch.recalled is None else choices.marks | {"memory": batch.recalled.marks}
 
-    def _parted(self, group: DecisionBatch, roles: Roles) -> list[DecisionBatch]:
+    def _split_by_memory(self, batch: DecisionBatch, roles: Roles) -> list[DecisionBatch]:
         """The group, taken apart where episodes stay with a version that remembers them and is still loaded."""
-        if not len(self._memories) or not group.mandate.is_on_trial:
-            return [group]
+        if not len(self._memories) or not batch.source.is_on_trial:
+            return [batch]
         found: dict[ServedPolicy, list[int]] = {}
-        for index, ids in enumerate(zip(group.asks.agent_ids, group.asks.episode_ids, strict=True)):
+        for index, ids in enumerate(zip(batch.requests.agent_ids, batch.requests.episode_ids, strict=True)):
             version = self._memories.version_of(*ids)
             policy = None if version is None else roles.by_version(version)
-            found.setdefault(policy or group.policy, []).append(index)
-        if found.keys() == {group.policy}:
-            return [group]
-        return [group.only(indices, policy) for policy, indices in found.items()]
+            found.setdefault(policy or batch.policy, []).append(index)
+        if found.keys() == {batch.policy}:
+            return [batch]
+        return [batch.only(indices, policy) for policy, indices in found.items()]
 
-    def _settle(self, groups: list[DecisionBatch], starts: Sequence[float], route: str) -> None:
+    def _settle(self, batches: list[DecisionBatch], starts: Sequence[float], route: str) -> None:
         """Put on record what was decided, expect feedback, remember what recurrent policies know now, and count it."""
         seconds = round(time.perf_counter() - starts[0], 7)
-        num_together = sum(map(len, groups))
-        for group in groups:
-            group.record = decision_records.decided(self.policy, group, seconds, num_together, route)
-        self._append(groups)
-        self._ledger.remember(groups)
-        for group in groups:
-            if group.recalled is not None:
-                after, is_kept = group.outputs[STATE_OUT], group.mandate.is_on_trial
-                self._memories.keep(group.policy, group.recalled, after, is_kept)
-        self._observe(groups, starts)
+        num_together = sum(map(len, batches))
+        for batch in batches:
+            batch.record = decision_records.decided(self.policy, batch, seconds, num_together, route)
+        self._append(batches)
+        self._ledger.remember(batches)
+        for batch in batches:
+            if batch.recalled is not None:
+                after, is_kept = batch.outputs[STATE_OUT], batch.source.is_on_trial
+                self._memories.keep(batch.policy, batch.recalled, after, is_kept)
+        self._observe(batches, starts)
 
-    def _append(self, groups: list[DecisionBatch]) -> None:
+    def _append(self, batches: list[DecisionBatch]) -> None:
         """Put them on record; before a segment's first decision by a policy stands which files it is."""
         if self._audit.segment != self._segment:
             self._segment, self._introduced = self._audit.segment, set()
-        deciding = {group.policy for group in groups if group.policy.is_loaded}
-        deciding |= {group.substitute.policy for group in groups if group.substitute and group.substitute.policy}
+        deciding = {batch.policy for batch in batches if batch.policy.is_loaded}
+        deciding |= {batch.substitute.policy for batch in batches if batch.substitute and batch.substitute.policy}
         new = deciding - self._introduced
         introductions = [decision_records.loaded(self.policy, policy) for policy in new]
-        self._audit.append([*introductions, *(group.record for group in groups)])
+        self._audit.append([*introductions, *(batch.record for batch in batches)])
         self._introduced |= new
 
-    def _observe(self, groups: list[DecisionBatch], starts: Sequence[float]) -> None:
+    def _observe(self, batches: list[DecisionBatch], starts: Sequence[float]) -> None:
         ended = time.perf_counter()
-        for group in groups:
-            for by, count in group.decided_by().items():
-                self._metrics.count_decisions(group.policy.version, by, count)
-            for mark in filter(None, group.shield):
-                self._metrics.count_prevented(group.policy.version, mark["by"], mark["fallback"])
-            if group.mandate.action is None:
-                moments = (starts[0], group.asked, group.answered, ended)
-                self._statistics.count(group.policy.version, len(group), moments, len(starts))
+        for batch in batches:
+            for by, count in batch.decided_by().items():
+                self._metrics.count_decisions(batch.policy.version, by, count)
+            for mark in filter(None, batch.shield):
+                self._metrics.count_prevented(batch.policy.version, mark["by"], mark["fallback"])
+            if batch.source.action is None:
+                moments = (starts[0], batch.asked, batch.answered, ended)
+                self._statistics.count(batch.policy.version, len(batch), moments, len(starts))
         self._metrics.observe([ended - started for started in starts])
 
     def _count_failure(self, roles: Roles, started: float) -> None:
@@ -300,15 +308,17 @@ class Decider:
             self._statistics.count_failure(roles.champion.version, time.perf_counter() - started)
 
 
-def _assign(asks: DecisionRequests, authority: Authority) -> list[DecisionBatch]:
+def _assign(requests: DecisionRequests, authority: Authority) -> list[DecisionBatch]:
     """Who decides which of them."""
     if authority.is_one:
-        return [DecisionBatch.of(list(range(len(asks))), asks, authority.usual)]
+        return [DecisionBatch.of(list(range(len(requests))), requests, authority.usual)]
     found: dict[DecisionSource, list[int]] = {}
-    for row, agent_id in enumerate(asks.agent_ids):
-        found.setdefault(authority.mandate(agent_id), []).append(row)
-    several = len(found) > 1
-    return [DecisionBatch.of(rows, asks.only(rows) if several else asks, mandate) for mandate, rows in found.items()]
+    for row, agent_id in enumerate(requests.agent_ids):
+        found.setdefault(authority.source_for(agent_id), []).append(row)
+    is_split = len(found) > 1
+    return [
+        DecisionBatch.of(rows, requests.only(rows) if is_split else requests, source) for source, rows in found.items()
+    ]
 
 
 def _named(who: Who) -> str:
@@ -320,10 +330,10 @@ def _named(who: Who) -> str:
     return str(who)
 
 
-def _has_answer(group: DecisionBatch, index: int) -> bool:
+def _has_answer(batch: DecisionBatch, index: int) -> bool:
     try:
-        memory = None if group.recalled is None else group.recalled.states[index : index + 1]
-        group.policy.answer(group.observations[index : index + 1], memory)
+        memory = None if batch.recalled is None else batch.recalled.states[index : index + 1]
+        batch.policy.answer(batch.observations[index : index + 1], memory)
     except NoAnswer:
         return False
     return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loomrl.serving.decisions.asking_tokens import AskingTokens
-from loomrl.serving.decisions.groups import DecisionBatch
+from loomrl.serving.decisions.batches import DecisionBatch
 from loomrl.serving.decisions.requests import ByToken, Feedback, token_at
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import DECISION, DECISIONS, column, holds, record, record_of, row_of
@@ -45,13 +45,13 @@ class FeedbackLedger:
         self._num_waiting = 0
         self._asking = AskingTokens() if asking is None else asking
 
-    def remember(self, groups: Iterable[DecisionBatch]) -> None:
-        """Expect feedback for decisions that were written."""
-        for group in groups:
-            asks = group.asks
+    def remember(self, batches: Iterable[DecisionBatch]) -> None:
+        """Accept feedback, from now on, for the decisions of these batches."""
+        for batch in batches:
+            requests = batch.requests
             self._expect(
-                group.record["decision_id"],
-                _Waiting(asks.agent_ids, asks.episode_ids, group.policy.version, asks.by_token),
+                batch.record["decision_id"],
+                _Waiting(requests.agent_ids, requests.episode_ids, batch.policy.version, requests.by_token),
             )
 
     def accept(

@@ -28,7 +28,8 @@ class TokenBucket:
 
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> "TokenBucket":
-        """A new one."""
+        """A new bucket that holds `burst` tokens at time `now` (`time.monotonic()` seconds) and refills at `rate` a
+        second."""
         return cls(rate, burst, now, burst)
 
     def fill(self, now: float) -> float:
@@ -58,7 +59,7 @@ Who = str | Shown | None  # an agent by its id, all with one token, or all agent
 
 @dataclass(frozen=True)
 class RateRefusal:
-    """Somebody asked too fast."""
+    """A refusal by the rate limiter: who sent too many requests, which limit was exceeded, and when to come again."""
 
     who: Who
     rate: float  # how often it may ask, per second
@@ -68,7 +69,7 @@ class RateRefusal:
 
     @property
     def agent_id(self) -> str | None:
-        """Of an agent alone."""
+        """The id of the agent whose own limit was exceeded; None where the limit is a token's or that of all agents."""
         return self.who if isinstance(self.who, str) else None
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.storage.audit.records import digest, expand, is_taken_over
-from loomrl.storage.audit.segments import segments, whole_lines
+from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.system.http.problems import Problem
 from loomrl.types import Json
 
@@ -37,7 +37,7 @@ State = NDArray[np.float32]
 
 @dataclass(slots=True)
 class EpisodeMemory:
-    """What one version remembers of an episode."""
+    """The state that one recurrent version keeps of one episode."""
 
     version: str
     state: State  # (M,), that goes into the next decision
@@ -79,7 +79,7 @@ class Memories:
         return len(self._awake) + len(self._asleep)
 
     def versions(self) -> set[str]:
-        """Those with episodes under way."""
+        """The versions that keep the state of an episode under way."""
         return {version for version, count in list(self._num_awake.items()) if count > 0}
 
     def version_of(self, agent_id: str, episode_id: str | None) -> str | None:
@@ -122,7 +122,7 @@ class Memories:
             self._forget()
 
     def end(self, ended: Iterable[tuple[str, str | None]]) -> None:
-        """Let go of episodes that are over."""
+        """Drop the states of these episodes (agent, episode id), which have ended."""
         for agent_id, episode_id in ended:
             if episode_id is not None:
                 self._let_go((agent_id, episode_id))
@@ -169,7 +169,7 @@ def unfinished(folder: Path) -> dict[Key, list[LoggedStep]]:
     """The decisions of all episodes of recurrent policies that have not ended in a chain, from its newest part."""
     found: dict[Key, list[LoggedStep]] = {}
     for path in _newest(folder):
-        for line in whole_lines(path):
+        for line in complete_lines(path):
             if b'"memory":' in line:
                 for entry in expand(orjson.loads(line)):
                     _add(found, entry)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.serving.decisions.groups import DecisionBatch
+from loomrl.serving.decisions.batches import DecisionBatch
 from loomrl.serving.decisions.limits import Shown, Who
 from loomrl.serving.decisions.requests import token_at
 from loomrl.serving.policy.model import ServedPolicy
@@ -12,107 +12,109 @@ from loomrl.storage.audit.records import DECISION, FULL_BATCH, action_hashes, de
 
 
 def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
-    """Which files decide under a version's name: a replay demands the same ones."""
+    """Which files decide under a version's name: recomputing demands the same ones."""
     digests = {"onnx_sha256": policy.manifest.onnx_sha256, "shield_sha256": policy.manifest.shield_sha256}
     exploration = policy.exploration.model_dump(mode="json")
     return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
 
 
-def decided(policy: str, group: DecisionBatch, seconds: float, num_together: int, route: str) -> dict[str, Any]:
-    """The record of a group: one decision, or several; `num_together` decisions were made in these `seconds`."""
+def decided(policy: str, batch: DecisionBatch, seconds: float, num_together: int, route: str) -> dict[str, Any]:
+    """The record of a batch: one decision, or several; `num_together` decisions were made in these `seconds`."""
     shared = {
         "policy": policy,
-        "version": group.policy.version,
-        "role": group.mandate.role,
-        "assignment_probability": group.mandate.probability,
-        "experiment": None if group.mandate.split is None else group.mandate.split.experiment,
-        "override": None if group.override is None else group.override.mark(),
+        "version": batch.policy.version,
+        "role": batch.source.role,
+        "assignment_probability": batch.source.probability,
+        "experiment": None if batch.source.split is None else batch.source.split.experiment,
+        "override": None if batch.override is None else batch.override.mark(),
         "route": route,
         "seconds": seconds,
-        "draw": group.draw,
+        "draw": batch.draw,
     }
     if num_together > FULL_BATCH:
         shared["num_together"] = num_together
-    if group.substitute is not None:
-        shared["substitute"] = group.substitute.mark()
-    if group.mandate.split is not None:
-        shared["shares"] = dict(group.mandate.split.shares)
-    if len(group) == 1:
-        return _decision(group, shared)
+    if batch.substitute is not None:
+        shared["substitute"] = batch.substitute.mark()
+    if batch.source.split is not None:
+        shared["shares"] = dict(batch.source.split.shares)
+    if len(batch) == 1:
+        return _decision(batch, shared)
     columns = {
-        "agent_id": group.asks.agent_ids,
-        "episode_id": group.asks.episode_ids,
-        "observation": group.observations,
-        "action": group.action,
-        "action_hash": action_hashes(group.action),
-        "q_value": [None] * len(group) if group.value is None else group.value.astype(np.float64),
-        "propensity": group.propensity,
-        "exploration_flag": group.explored,
-        "shield": group.shield,
-        "request_id": group.asks.request_ids or [None] * len(group),
-        **_dealt(group),
-        **group.marks,
+        "agent_id": batch.requests.agent_ids,
+        "episode_id": batch.requests.episode_ids,
+        "observation": batch.observations,
+        "action": batch.action,
+        "action_hash": action_hashes(batch.action),
+        "q_value": [None] * len(batch) if batch.value is None else batch.value.astype(np.float64),
+        "propensity": batch.propensity,
+        "exploration_flag": batch.explored,
+        "shield": batch.shield,
+        "request_id": batch.requests.request_ids or [None] * len(batch),
+        **_assigned_versions(batch),
+        **batch.marks,
     }
-    if group.asks.by_token is not None:
+    if batch.requests.by_token is not None:
         # One for all stands once, as `decisions` would find out row by row.
-        held = shared if group.asks.has_one_token else columns
-        held["by_token"] = group.asks.by_token
-    dtypes = {"observation": group.observations.dtype.name, "action": group.action.dtype.name}
-    return decisions({"count": len(group), "dtypes": dtypes, "reward": None, **shared}, columns)
+        held = shared if batch.requests.has_one_token else columns
+        held["by_token"] = batch.requests.by_token
+    dtypes = {"observation": batch.observations.dtype.name, "action": batch.action.dtype.name}
+    return decisions({"count": len(batch), "dtypes": dtypes, "reward": None, **shared}, columns)
 
 
-def _decision(group: DecisionBatch, shared: dict[str, Any]) -> dict[str, Any]:
-    observation, action = group.observations[0], group.action[0]
-    value = None if group.value is None else float(group.value[0])
+def _decision(batch: DecisionBatch, shared: dict[str, Any]) -> dict[str, Any]:
+    observation, action = batch.observations[0], batch.action[0]
+    value = None if batch.value is None else float(batch.value[0])
     fields = record(
         DECISION,
         decision_id=None,
-        request_id=None if group.asks.request_ids is None else group.asks.request_ids[0],
-        episode_id=group.asks.episode_ids[0],
+        request_id=None if batch.requests.request_ids is None else batch.requests.request_ids[0],
+        episode_id=batch.requests.episode_ids[0],
         observation=observation[()],  # a number where there is but one
         observation_digest=digest(observation),
         action=action.tolist(),
         value=value,
-        propensity=group.propensity[0],
-        shield=group.shield[0],
+        propensity=batch.propensity[0],
+        shield=batch.shield[0],
         limited=False,
-        **{name: values[0] for name, values in (group.marks | _dealt(group)).items()},
-        **_token(group),
+        **{name: values[0] for name, values in (batch.marks | _assigned_versions(batch)).items()},
+        **_token(batch),
         **shared,
     )
-    fields["agent_id"] = group.asks.agent_ids[0]
+    fields["agent_id"] = batch.requests.agent_ids[0]
     fields["action_hash"] = digest(action)
     fields["q_value"] = value  # actor-critic policies estimate V(s); it stands for Q(s, a) of their own choice
-    fields["exploration_flag"] = group.explored[0]
+    fields["exploration_flag"] = batch.explored[0]
     return fields
 
 
-def _dealt(group: DecisionBatch) -> dict[str, list[Any]]:
+def _assigned_versions(batch: DecisionBatch) -> dict[str, list[Any]]:
     """Which version a split deals each agent; nothing without one."""
-    split = group.mandate.split
-    return {} if split is None else {"dealt": [split.version_of(agent_id) for agent_id in group.asks.agent_ids]}
+    split = batch.source.split
+    return {} if split is None else {"dealt": [split.version_of(agent_id) for agent_id in batch.requests.agent_ids]}
 
 
-def _token(group: DecisionBatch) -> dict[str, str | None]:
+def _token(batch: DecisionBatch) -> dict[str, str | None]:
     """Under which token the first was asked, where it may speak for any agent; nothing where none may."""
-    return {} if group.asks.by_token is None else {"by_token": token_at(group.asks.by_token, 0)}
+    return {} if batch.requests.by_token is None else {"by_token": token_at(batch.requests.by_token, 0)}
 
 
-def unanswered(policy: str, group: DecisionBatch, error: Exception) -> dict[str, Any]:
+def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str, Any]:
     """On record for the first of them: which observation it was, is not known.
 
     While a split is in force, all agents that got no answer are named with their episodes: they count, too.
     """
     names: dict[str, Any] = {
         "policy": policy,
-        "version": group.policy.version,
-        "episode_id": group.asks.episode_ids[0],
+        "version": batch.policy.version,
+        "episode_id": batch.requests.episode_ids[0],
     }
-    if (split := group.mandate.split) is not None:
+    if (split := batch.source.split) is not None:
         names |= {"experiment": split.experiment, "shares": dict(split.shares)}
-        agents = zip(group.asks.agent_ids, group.asks.episode_ids, _dealt(group)["dealt"], strict=True)
+        agents = zip(
+            batch.requests.agent_ids, batch.requests.episode_ids, _assigned_versions(batch)["dealt"], strict=True
+        )
         names["without_answer"] = [list(one) for one in agents]
-    return record("unanswered", **names, **_token(group), error=str(error)) | {"agent_id": group.asks.agent_ids[0]}
+    return record("unanswered", **names, **_token(batch), error=str(error)) | {"agent_id": batch.requests.agent_ids[0]}
 
 
 def limited(policy: str, who: Who, count: int) -> dict[str, Any]:

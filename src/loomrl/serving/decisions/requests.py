@@ -22,7 +22,7 @@ from loomrl.system.http.problems import Problem
 MAX_ID = 128
 LARGE = 2**14  # bytes of a body; parsing smaller ones costs no more than a decision does
 MAX_ROWS = 8_192  # decisions, or entries of feedback, in one request
-_ASK_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
+_REQUEST_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
 _NUMBERS = {int, float}
@@ -43,19 +43,19 @@ class DecisionRequests:
     by_token: ByToken = None
 
     @classmethod
-    def joined(cls, several: Sequence["DecisionRequests"]) -> "DecisionRequests":
+    def joined(cls, all_requests: Sequence["DecisionRequests"]) -> "DecisionRequests":
         """Those of several requests of one kind, in their order."""
-        if len(several) == 1:
-            return several[0]
-        observations = [one.observations for one in several]
+        if len(all_requests) == 1:
+            return all_requests[0]
+        observations = [one.observations for one in all_requests]
         is_array = isinstance(observations[0], np.ndarray)
         return cls(
-            list(chain.from_iterable(one.agent_ids for one in several)),
-            list(chain.from_iterable(one.episode_ids for one in several)),
-            list(chain.from_iterable(one.explore for one in several)),
+            list(chain.from_iterable(one.agent_ids for one in all_requests)),
+            list(chain.from_iterable(one.episode_ids for one in all_requests)),
+            list(chain.from_iterable(one.explore for one in all_requests)),
             np.concatenate(observations) if is_array else list(chain.from_iterable(observations)),
-            _joined_names([one.request_ids for one in several], several),
-            by_token=_joined_tokens(several),
+            _joined_names([one.request_ids for one in all_requests], all_requests),
+            by_token=_joined_tokens(all_requests),
         )
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class DecisionRequests:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What came of one decision."""
+    """What followed one decision: its reward, an optional cost, and whether the episode ended."""
 
     decision_id: str
     reward: float
@@ -92,23 +92,23 @@ class Feedback:
 
 
 def _joined_names(
-    given: list[Sequence[str | None] | None], several: Sequence[DecisionRequests]
+    given: list[Sequence[str | None] | None], all_requests: Sequence[DecisionRequests]
 ) -> list[str | None] | None:
     """Names that several requests gave their rows; None where none has any."""
     if given.count(None) == len(given):
         return None
-    return [name for names, one in zip(given, several, strict=True) for name in names or [None] * len(one)]
+    return [name for names, one in zip(given, all_requests, strict=True) for name in names or [None] * len(one)]
 
 
-def _joined_tokens(several: Sequence[DecisionRequests]) -> ByToken:
-    first = several[0]
-    if first.has_one_token and all(one.by_token == first.by_token for one in several):
+def _joined_tokens(all_requests: Sequence[DecisionRequests]) -> ByToken:
+    first = all_requests[0]
+    if first.has_one_token and all(one.by_token == first.by_token for one in all_requests):
         return first.by_token
-    return [token_at(one.by_token, row) for one in several for row in range(len(one))]
+    return [token_at(one.by_token, row) for one in all_requests for row in range(len(one))]
 
 
 def token_at(tokens: ByToken, row: int) -> str | None:
-    """Of several rows, the token of one."""
+    """The token of one row: `tokens` itself where one holds for all rows, else that of the row."""
     return tokens if tokens is None or isinstance(tokens, str) else tokens[row]
 
 
@@ -131,7 +131,11 @@ def shown(value: Any) -> str:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object."""
+    """The JSON object in a request's body.
+
+    Raises:
+        Problem: 400 where the body is not JSON, or is JSON but no object.
+    """
     try:
         document = orjson.loads(body) if len(body) < LARGE else _parse_large(body)
     except orjson.JSONDecodeError as error:
@@ -152,20 +156,20 @@ def _parse_large(body: bytes) -> Any:
             gc.enable()
 
 
-def parse_asks(
+def parse_requests(
     document: dict[str, Any], request_id: str = "", max_rows: int = MAX_ROWS
 ) -> tuple[DecisionRequests, bool]:
-    """The asks of a `/decide` body, and whether they came as a batch `{"requests": [...]}`.
+    """The requests in a `/decide` body, and whether they came as a batch `{"requests": [...]}`.
 
     `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own.
     """
     if "requests" not in document:
-        agent_id, episode_id, explore, observation, named_id = _parse_ask(document)
+        agent_id, episode_id, explore, observation, named_id = _parse_request(document)
         if request_id:
             named_id = _request_id(named_id, request_id, None)
         ids = None if named_id is None else [named_id]
         return DecisionRequests([agent_id], [episode_id], [explore], [observation], ids), False
-    rows = [_parse_ask(entry) for entry in _entries(document, "requests", max_rows)]
+    rows = [_parse_request(entry) for entry in _entries(document, "requests", max_rows)]
     agent_ids, episode_ids, explores, observations, all_ids = map(list, zip(*rows, strict=True))
     if request_id:
         all_ids = [_request_id(own, request_id, row) for row, own in enumerate(all_ids)]
@@ -204,13 +208,13 @@ def check_rows(count: int, name: str, max_rows: int) -> None:
         raise Problem(413, f"{name} has {count} entries; send at most {max_rows} in one request")
 
 
-def _parse_ask(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:
+def _parse_request(entry: Any) -> tuple[str, str | None, bool, Any, str | None]:
     """Agent, episode, whether to explore, the observation, and the request's id."""
     if not isinstance(entry, dict):
         raise Problem(400, f"a request must be an object, found {type(entry).__name__}")
-    if not entry.keys() <= _ASK_KEYS:
-        unknown = min(entry.keys() - _ASK_KEYS)
-        raise Problem(400, f"unknown key {shown(unknown)}; allowed: {', '.join(sorted(_ASK_KEYS))}")
+    if not entry.keys() <= _REQUEST_KEYS:
+        unknown = min(entry.keys() - _REQUEST_KEYS)
+        raise Problem(400, f"unknown key {shown(unknown)}; allowed: {', '.join(sorted(_REQUEST_KEYS))}")
     if "observation" not in entry:
         raise Problem(400, "`observation` is missing")
     explore = entry.get("explore", False)

@@ -28,7 +28,7 @@ Key = tuple[str, str]  # agent id and request id: two agents never share a decis
 
 
 class _Answered(NamedTuple):
-    question: bytes
+    fingerprint: bytes
     answer: bytes  # JSON
 
 
@@ -42,27 +42,27 @@ class Retries:
         self._capacity = capacity
         self._answered: OrderedDict[Key, _Answered | bytes] = OrderedDict()
 
-    def find(self, asks: DecisionRequests) -> dict[int, dict[str, Any]]:
-        """Row -> its answer, of the asks that were answered before.
+    def find(self, requests: DecisionRequests) -> dict[int, dict[str, Any]]:
+        """Row -> its answer, for the requests that were answered before.
 
         Raises:
             Problem: 400 for an id that two rows share, 409 for one that named another question.
         """
         found: dict[int, dict[str, Any]] = {}
-        for row, key in _named(asks):
+        for row, key in _named(requests):
             if (answered := self._find(key)) is None:
                 continue
-            if _question(asks.episode_ids[row], asks.observations[row]) != answered.question:
+            if _fingerprint(requests.episode_ids[row], requests.observations[row]) != answered.fingerprint:
                 raise Problem(409, f"request id {key[1]!r} of agent {key[0]!r} named another question; take a new id")
             found[row] = orjson.loads(answered.answer)
         return found
 
-    def remember(self, asks: DecisionRequests, answers: Iterable[dict[str, Any]]) -> None:
-        """Keep the answers to asks that were decided."""
+    def remember(self, requests: DecisionRequests, answers: Iterable[dict[str, Any]]) -> None:
+        """Keep the answers to these requests, one for each row."""
         told = list(answers)
-        for row, key in _named(asks):
-            question = _question(asks.episode_ids[row], asks.observations[row])
-            self._keep(key, _Answered(question, orjson.dumps(told[row])))
+        for row, key in _named(requests):
+            fingerprint = _fingerprint(requests.episode_ids[row], requests.observations[row])
+            self._keep(key, _Answered(fingerprint, orjson.dumps(told[row])))
 
     def recall(self, entry: dict[str, Any]) -> None:
         """Take up what a record of the log says was answered."""
@@ -89,9 +89,9 @@ class Retries:
             if is_sealed(one["observation"]):
                 del self._answered[key]
                 continue
-            question = _question(one["episode_id"], one["observation"])
+            fingerprint = _fingerprint(one["episode_id"], one["observation"])
             told = {name: one.get(name) for name in _TOLD} | {"exploration": one["exploration_flag"]}
-            self._answered[key] = _Answered(question, orjson.dumps(told))
+            self._answered[key] = _Answered(fingerprint, orjson.dumps(told))
 
     def _keep(self, key: Key, answered: _Answered | bytes) -> None:
         self._answered[key] = answered
@@ -116,19 +116,20 @@ def _names(entry: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
     return zip(column(entry, "agent_id"), column(entry, "request_id"), strict=True)
 
 
-def _named(asks: DecisionRequests) -> list[tuple[int, Key]]:
+def _named(requests: DecisionRequests) -> list[tuple[int, Key]]:
     """The rows that have an id."""
-    ids = asks.request_ids or []
-    named = [(row, (asks.agent_ids[row], name)) for row, name in enumerate(ids) if name is not None]
+    ids = requests.request_ids or []
+    named = [(row, (requests.agent_ids[row], name)) for row, name in enumerate(ids) if name is not None]
     if len({key for _, key in named}) < len(named):
         raise Problem(400, "two requests of one agent have the same `request_id`")
     return named
 
 
-def _question(episode_id: str | None, observation: Any) -> bytes:
-    """What was asked, in few bytes; observations as every policy's numbers hold them, for the log keeps no others.
+def _fingerprint(episode_id: str | None, observation: Any) -> bytes:
+    """The SHA-256 digest (32 bytes) of episode and observation.
 
-    What is no number is not taken for one: `false` is another question than 0.
+    Numbers are hashed as float32, because the log keeps no others.
+    What is no number is hashed as text, so `false` differs from 0.
     """
     try:
         numbers = flat(observation, leading_shape(observation, _MAX_DIMS)[0])

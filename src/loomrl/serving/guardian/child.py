@@ -62,10 +62,10 @@ class _Kept(Document):
 
 
 class Watcher:
-    """Feeds the monitors of one policy with what its chains gain."""
+    """Feeds the monitors of one policy with the new records of its audit chains."""
 
     def __init__(self, policy: str, name: str, hearing: int) -> None:
-        """`hearing` is the file descriptor of what the server says."""
+        """`hearing` is the file descriptor that the server's messages are read from."""
         self._policy, self._hearing = policy, hearing
         self._path = inside("monitors", policy, f"{name}.json")
         self._positions, state = _read(self._path)
@@ -76,62 +76,66 @@ class Watcher:
         self._tails: dict[str, Tail] = {}
         self._folders: list[Path] = []
         self._watches: dict[str, Watch | None] = {}
-        self._half, self._heard = b"", deque[Json]()  # of a line; whole ones that are not obeyed yet
+        self._half, self._messages = (
+            b"",
+            deque[Json](),
+        )  # a started line; the server's messages that are not carried out yet
         self._unkept: set[str] = set()  # versions that triggered and are not known to be in quarantine on the disk
         self._suspected = {one.source for one in self._stream.suspicions}  # of which the server has been told
-        self._is_last, self._is_deaf = False, False  # whether it was told to end; whether nothing can be said to it
+        self._is_ending = False  # whether the server has told this process to end
+        self._is_cut_off = False  # whether the server's end of the pipe is closed
         self._is_shown, self._is_saved = False, True  # whether nothing came since
         self._shown = self._saved = time.monotonic()
 
     def run(self) -> None:
-        """Work until told to end."""
-        _say({})
+        """Watch the chains until the server says to end; then save all evidence."""
+        _send({})
         self._exchange.start()
         pause = 0.0
-        while not (self._is_last or self._is_deaf):
-            self._hear(pause)
+        while not (self._is_ending or self._is_cut_off):
+            self._read_server(pause)
             try:
-                self._obey()
+                self._carry_out()
                 pause = 0.0 if self._look() else min(max(2 * pause, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             except Exception:  # a guardian that dies of one record would protect nobody
                 log.exception("watching %s failed; it goes on behind it", self._policy)
-            self._keep_in_step()
-        self._exchange.offer(self._stream.gathered())
-        while not self._is_deaf and self._look():
+            self._do_what_is_due()
+        self._exchange.offer(self._stream.evidence_to_share())
+        while not self._is_cut_off and self._look():
             pass
-        while not self._is_deaf and self._unkept:
-            self._hear(None)
-            self._obey()
+        while not self._is_cut_off and self._unkept:
+            self._read_server(None)
+            self._carry_out()
         self._save()
         self._show()
         self._exchange.stop(_END_SECONDS)
 
-    def _keep_in_step(self) -> None:
+    def _do_what_is_due(self) -> None:
         now = time.monotonic()
         if now - self._shown >= _SHOW_SECONDS:
             self._show()
         if now - self._offered >= _OFFER_SECONDS:
             self._exchange.offer(self._changed())
             self._offered = now
-        if (shared := self._exchange.take()) is not None:
-            self._tell(self._stream.hear(shared))
+        if (shared := self._exchange.take_found()) is not None:
+            self._report(self._stream.merge(shared))
         if now - self._saved >= _SAVE_SECONDS and not self._is_saved:
             self._save()
 
     # --- what the server says -----------------------------------------------------------------------------------
 
-    def _hear(self, seconds: float | None) -> None:
-        """Wait at most so long for the server to say something; without a limit for None."""
+    def _read_server(self, seconds: float | None) -> None:
+        """Wait at most so many seconds for messages of the server, without a limit for None, and queue them."""
         if not is_readable(self._hearing, seconds):
             return
         data = os.read(self._hearing, 65_536)
-        self._is_deaf |= not data
+        self._is_cut_off |= not data
         *lines, self._half = (self._half + data).split(b"\n")
-        self._heard.extend(orjson.loads(line) for line in lines)
+        self._messages.extend(orjson.loads(line) for line in lines)
 
-    def _obey(self) -> None:
-        while self._heard:
-            told = self._heard.popleft()
+    def _carry_out(self) -> None:
+        while self._messages:
+            told = self._messages.popleft()
             if "quarantined" in told:
                 self._forget([one for one in self._stream.refuted if one not in told["quarantined"]])
             if "follow" in told:
@@ -140,7 +144,7 @@ class Watcher:
                 self._unkept.discard(told["kept"])
                 self._save()
             self._forget(told.get("forget", ()))
-            self._is_last |= "end" in told
+            self._is_ending |= "end" in told
 
     def _forget(self, versions: Sequence[str]) -> None:
         for version in versions:
@@ -154,11 +158,11 @@ class Watcher:
     def _watch(self, version: str) -> Watch | None:
         """What the server knows of a version; it is asked for once, and until the next look if it knows nothing."""
         if version not in self._watches:
-            _say({"wanted": version})
-            while not (answers := [told for told in self._heard if "watch" in told]) and not self._is_deaf:
-                self._hear(None)
+            _send({"wanted": version})
+            while not (answers := [told for told in self._messages if "watch" in told]) and not self._is_cut_off:
+                self._read_server(None)
             for told in answers:
-                self._heard.remove(told)
+                self._messages.remove(told)
                 known = told["watch"].items()
                 self._watches |= {name: None if one is None else Watch.read(one) for name, one in known}
         return self._watches.get(version)
@@ -174,31 +178,31 @@ class Watcher:
                 self._tails[folder.name] = Tail(folder, self._positions.get(folder.name, ChainPosition()))
             if records := self._tails[folder.name].read(_KINDS):
                 has_gained = True
-                self._take(records)
+                self._process(records)
         return has_gained
 
-    def _take(self, records: list[Json]) -> None:
+    def _process(self, records: list[Json]) -> None:
         self._is_shown = self._is_saved = False
-        self._tell(self._stream.take(records))
+        self._report(self._stream.process(records))
 
-    def _tell(self, triggers: Sequence[Trigger]) -> None:
+    def _report(self, triggers: Sequence[Trigger]) -> None:
         for one in self._stream.suspicions:
             if one.source not in self._suspected:
                 self._suspected.add(one.source)
-                _say({"suspicion": one.to_json()})
+                _send({"suspicion": one.to_json()})
         for trigger in triggers:
             self._unkept.add(trigger.version)
-            _say({"trigger": trigger.to_json()})
+            _send({"trigger": trigger.to_json()})
             self._show()
 
     def _changed(self) -> list[VersionEvidence]:
-        """What was gathered of versions that decided since it was last asked for."""
-        found = [one for one in self._stream.gathered() if self._counts.get(one.version) != one.num_seen]
+        """The evidence about versions with new records since the last call."""
+        found = [one for one in self._stream.evidence_to_share() if self._counts.get(one.version) != one.num_seen]
         self._counts |= {one.version: one.num_seen for one in found}
         return found
 
     def _show(self) -> None:
-        _say({} if self._is_shown else {"shown": self._stream.describe()})
+        _send({} if self._is_shown else {"shown": self._stream.describe()})
         self._shown, self._is_shown = time.monotonic(), True
 
     def _save(self) -> None:
@@ -227,7 +231,7 @@ def _identity() -> str:
     return path.read_text()
 
 
-def _say(told: Json) -> None:
+def _send(told: Json) -> None:
     sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
     sys.stdout.buffer.flush()
 

@@ -53,11 +53,11 @@ class ConsequenceWorker:
         self._thread.join(timeout_seconds)
 
     def draw(self) -> None:
-        """There is a new entry."""
+        """Wake the thread that carries out what a quarantine entails."""
         self._wake.set()
 
     def keep(self, entry: Quarantined) -> bool:
-        """Write an entry; whether that was possible."""
+        """Write an entry of the quarantine; returns whether that was possible."""
         return self._attempt("quarantine", entry, self._quarantine.put)
 
     def _run(self) -> None:

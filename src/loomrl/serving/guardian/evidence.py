@@ -41,7 +41,7 @@ class LiveEpisode:
 
     @property
     def key(self) -> Key:
-        """What tells it from others that are open."""
+        """Agent and episode id, by which open episodes are told apart."""
         return self.agent_id, self.episode_id
 
     @property
@@ -58,20 +58,20 @@ class Counts:
     window: dict[str, int] = field(default_factory=dict)
 
     def count(self, agent_id: str, more: int = 1) -> tuple[int, int]:
-        """So many more; the number of the last in all, and in the window."""
+        """Count `more` values of an agent; returns the number of the last one in all, and in the window."""
         number = self.window[agent_id] = self.window.get(agent_id, 0) + more
         return self.before.get(agent_id, 0) + number, number
 
     def of(self, agent_id: str) -> tuple[int, int]:
-        """Of one agent: before the window, and in it."""
+        """How many values one agent has had before the window, and in it."""
         return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
 
     def without(self, token: str) -> "Counts":
-        """Those of agents of all other tokens."""
+        """The counts of agents whose token is another than this one."""
         return Counts(without(self.before, token), without(self.window, token))
 
     def begin_window(self) -> None:
-        """From now on."""
+        """Begin a new window: what was counted in the last one is added to the counts from before."""
         self.before = {agent: sum(self.of(agent)) for agent in self.before | self.window}
         self.window = {}
 
@@ -127,7 +127,7 @@ class VersionEvidence:
         self.requests_by_token.add(requests)
         self.steady_requests_by_token.add_at(requests, timestamp)
 
-    def others_ask_as_much(self, token: str) -> bool:
+    def others_request_as_much(self, token: str) -> bool:
         """Whether other tokens ask for as many decisions as this one, and enough to have seen a fault."""
         counts = self.requests_by_token, self.steady_requests_by_token
         return any(one.under_others(token) >= max(LEAST_REQUESTS, one.under(token)) for one in counts)

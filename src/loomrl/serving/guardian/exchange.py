@@ -40,31 +40,31 @@ class EvidenceExchange:
         self.error: str | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that writes this server's evidence to LoomDB and reads that of other servers."""
         self._thread.start()
 
     def offer(self, evidence: Iterable[VersionEvidence]) -> None:
-        """Share what was gathered, and look what others have."""
+        """Have this evidence written to LoomDB, and that of the other servers read."""
         offered = {one.version: _EVIDENCE.dump_python(replace(one, open_episodes=[]), mode="json") for one in evidence}
         with self._lock:
             self._offered |= offered
         self._wake.set()
 
     def forget(self, version: str) -> None:
-        """A version begins anew, on all servers."""
+        """Have all servers' evidence about this version removed from LoomDB: it begins anew."""
         with self._lock:
             self._offered.pop(version, None)
             self._forgotten.append(version)
         self._wake.set()
 
-    def take(self) -> Shared | None:
-        """What was found since it was last asked for."""
+    def take_found(self) -> Shared | None:
+        """The evidence of all servers, if any was read since the last call, else None."""
         with self._lock:
             found, self._found = self._found, None
         return found
 
     def stop(self, timeout_seconds: float) -> None:
-        """Share what was offered last."""
+        """Have what was offered last written, and wait at most so many seconds for the thread to end."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(timeout_seconds)

@@ -71,12 +71,12 @@ class Guardian:
     """The monitors of one policy over one or more audit chains. A thread of its own keeps their process at work."""
 
     def __init__(
-        self, policy: str, name: str, chains: Callable[[], Sequence[Path]], quarantine: Quarantine, reins: GuardianHooks
+        self, policy: str, name: str, chains: Callable[[], Sequence[Path]], quarantine: Quarantine, hooks: GuardianHooks
     ) -> None:
         """`name` tells its file from other guardians' of the policy. `chains` may name more folders later."""
-        self._policy, self._name, self._chains, self._quarantine, self._reins = policy, name, chains, quarantine, reins
+        self._policy, self._name, self._chains, self._quarantine, self._hooks = policy, name, chains, quarantine, hooks
         self._consequences = ConsequenceWorker(
-            quarantine, standard_steps(reins.append, reins.drop, reins.has_registry), reins.is_named
+            quarantine, standard_steps(hooks.append, hooks.drop, hooks.has_registry), hooks.is_named
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._following: list[str] | None = None  # as the process was told
@@ -101,7 +101,7 @@ class Guardian:
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none."""
+        """The process id of the monitors' process; None while there is none."""
         child = self._child
         return None if child is None else child.pid
 
@@ -130,7 +130,7 @@ class Guardian:
         }
 
     def process(self) -> GuardianShown:
-        """How its process does, as JSON values."""
+        """The state of the monitors' process, as JSON values: id, restarts, last error and suspicions."""
         return {
             "pid": self.pid,
             "num_restarts": self.num_restarts,
@@ -143,7 +143,7 @@ class Guardian:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._tend()
+                self._look_after_process()
                 self._listen(_LOOK_SECONDS)
                 self._record_suspicions()
             except Exception:  # a guardian that dies silently would protect nobody
@@ -151,8 +151,8 @@ class Guardian:
                 self._stopping.wait(_LOOK_SECONDS)
         self._end()
 
-    def _tend(self) -> None:
-        """Start, tell or bury the process, as the moment asks for."""
+    def _look_after_process(self) -> None:
+        """Start the process, send it updates, or end it, whichever is due."""
         now = time.monotonic()
         if self._child is None:
             if now >= self._not_before:
@@ -160,11 +160,11 @@ class Guardian:
             return
         if (code := self._child.poll()) is not None:
             self._listen(0)  # what it said last
-            self._bury(self._child, f"its process ended with exit code {code}")
+            self._end_process(self._child, f"its process ended with exit code {code}")
         elif now - self._heard > _SILENT_SECONDS:
-            self._bury(self._child, f"its process said nothing for {_SILENT_SECONDS:g} s")
+            self._end_process(self._child, f"its process said nothing for {_SILENT_SECONDS:g} s")
         else:
-            self._tell_what_is_new()
+            self._send_updates()
 
     def _begin(self) -> None:
         command = [sys.executable, "-m", "loomrl.serving.guardian.child", "--policy", self._policy]
@@ -172,10 +172,10 @@ class Guardian:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._half, self._following, self._triggered = b"", None, set()
         self._begun = self._heard = time.monotonic()
-        self._tell({"quarantined": [entry.version for entry in self._quarantine.entries()]})
+        self._send({"quarantined": [entry.version for entry in self._quarantine.entries()]})
 
-    def _bury(self, child: subprocess.Popen[bytes], reason: str) -> None:
-        """Clear the process away; the next goes on from what it kept."""
+    def _end_process(self, child: subprocess.Popen[bytes], reason: str) -> None:
+        """End the process and count the failure; the next one goes on from what this one kept."""
         child.kill()
         self._close(child)
         if time.monotonic() - self._begun > _LONGEST_PAUSE:
@@ -191,10 +191,10 @@ class Guardian:
         """Let the process take what was written last, answering what it asks."""
         if self._child is None:
             return
-        self._tell({"end": True})
+        self._send({"end": True})
         deadline = time.monotonic() + _END_SECONDS
         while self._listen(_LOOK_SECONDS) and time.monotonic() < deadline:
-            self._tell_what_is_kept()
+            self._confirm_quarantines()
         self._child.kill()
         self._close(self._child)
 
@@ -208,24 +208,24 @@ class Guardian:
 
     # --- what is said -------------------------------------------------------------------------------------------
 
-    def _tell_what_is_new(self) -> None:
+    def _send_updates(self) -> None:
         """Which chains to follow: none while there is no version to watch; and who has left quarantine."""
-        following = [str(folder) for folder in self._chains()] if self._reins.is_ready() else []
+        following = [str(folder) for folder in self._chains()] if self._hooks.is_ready() else []
         if following != self._following:
-            self._tell({"follow": following})
+            self._send({"follow": following})
             self._following = following
-        self._tell_what_is_kept()
+        self._confirm_quarantines()
         while self._consequences.released:
-            self._tell({"forget": [self._consequences.released.pop()]})
+            self._send({"forget": [self._consequences.released.pop()]})
 
-    def _tell_what_is_kept(self) -> None:
-        """A trigger is safe once its quarantine is on the disk: at once, or when there is room again."""
+    def _confirm_quarantines(self) -> None:
+        """Confirm to the process each trigger whose quarantine is on the disk: at once, or when there is room again."""
         for version in sorted(self._triggered):
             if self._quarantine.is_written(version):
-                self._tell({"kept": version})
+                self._send({"kept": version})
                 self._triggered.discard(version)
 
-    def _tell(self, told: Json) -> None:
+    def _send(self, told: Json) -> None:
         assert self._child is not None
         assert self._child.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which the next look finds
@@ -253,8 +253,8 @@ class Guardian:
             return
         said = orjson.loads(line)
         if "wanted" in said:
-            watch = self._reins.watch(said["wanted"])
-            self._tell({"watch": {said["wanted"]: None if watch is None else watch.told}})
+            watch = self._hooks.watch(said["wanted"])
+            self._send({"watch": {said["wanted"]: None if watch is None else watch.told}})
         elif "trigger" in said:
             self._take_out(Trigger.model_validate(said["trigger"]))
         elif "suspicion" in said:
@@ -272,7 +272,7 @@ class Guardian:
             found = self._unrecorded[0]
             named = {"policy": self._policy, "version": found.version, "reason": found.reason}
             try:
-                self._reins.append([record("suspicion", **named, suspicion=found.to_json())])
+                self._hooks.append([record("suspicion", **named, suspicion=found.to_json())])
             except (LoomRLError, OSError) as error:
                 log.error("a suspicion is not on record: %s; it is tried again", error)
                 self._next_record = time.monotonic() + _LONGEST_PAUSE
@@ -287,7 +287,7 @@ class Guardian:
             entry = Quarantined(policy=self._policy, trigger=trigger, server=self._name, to=None, time=timestamp())
             with self._consequences.entering:
                 self._quarantine.hold(entry)
-                taken_out = entry.model_copy(update={"to": self._reins.take_out(trigger.version)})
+                taken_out = entry.model_copy(update={"to": self._hooks.take_out(trigger.version)})
                 self._consequences.keep(taken_out)
             self._consequences.draw()
-        self._tell_what_is_kept()
+        self._confirm_quarantines()

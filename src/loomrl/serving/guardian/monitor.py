@@ -35,7 +35,7 @@ class Monitor:
 
     @classmethod
     def at(cls, level: Level) -> "Monitor":
-        """One that has seen nothing."""
+        """A new monitor with this level's limit, threshold and block, without any evidence."""
         return cls(level.limit, level.threshold, level.block)
 
     def add(self, agent_id: str, value: float, place: "ValuePlace") -> None:
@@ -56,11 +56,11 @@ class Monitor:
 
     @property
     def refutes(self) -> bool:
-        """Whether the evidence suffices now."""
+        """Whether the e-value has reached the threshold."""
         return self.e_value >= self.threshold
 
     def look(self, num_values: int, e_value: float) -> None:
-        """Keep what the evidence is now."""
+        """Keep this e-value after `num_values` values, and add it to the trace where that is due."""
         self.e_value, self.is_new = e_value, False
         if not self.trace or num_values >= self.trace[-1][0] + self.stride:
             self.trace.append((num_values, e_value))
@@ -97,7 +97,7 @@ class Agents:
         return _FEW_PART * few + _LIFE_PART * self._bets(monitor, monitor.life, self.unnamed) + _WINDOW_PART * newest
 
     def count(self, agent: str) -> int:
-        """How many values an agent has had."""
+        """How many values an agent has had, before this window and in it."""
         return sum(counts.get(agent, 0) for counts in self.counts)
 
     def _bets(self, monitor: Monitor, shown: Mapping[str, list[float]], agents: Mapping[str, int]) -> float:
@@ -140,7 +140,7 @@ def _sum(sums: list[float], value: float, number: int, sizes: tuple[int, ...]) -
 
 
 class Trigger(Document):
-    """A monitor that refuted its version."""
+    """The finding of a monitor that refuted its version: what it measured, the limit, the e-value and its threshold."""
 
     version: str
     monitor: str
@@ -163,7 +163,7 @@ class Trigger(Document):
 
     @property
     def reason(self) -> str:
-        """For a person."""
+        """One line for people: the monitor, what it measured, what is allowed, and the e-value with its threshold."""
         if self.monitor == REWARD:
             than = "the stated reference" if self.control is None else f"version {self.control}"
             found = f"{2 * self.mean - 1:.1%} of the range below {than} in {self.num_values} returns"

@@ -31,7 +31,7 @@ class Quarantined(Document):
 
     @property
     def version(self) -> str:
-        """The version."""
+        """The number of the version that is in quarantine."""
         return self.trigger.version
 
 
@@ -70,15 +70,15 @@ class Quarantine:
                     raise
 
     def entries(self) -> list[Quarantined]:
-        """All of them, oldest first."""
+        """All entries of versions in quarantine, oldest first."""
         return sorted({**self._read, **self._held}.values(), key=lambda entry: entry.time)
 
     def find(self, version: str) -> Quarantined | None:
-        """The entry of a version."""
+        """The entry of a version; None where it is not in quarantine."""
         return self._held.get(version) or self._read.get(version)
 
     def is_written(self, version: str) -> bool:
-        """Whether a version's entry outlives this process."""
+        """Whether the entry of a version is on the disk, so that it outlives this process."""
         return version in self._read
 
     def hold(self, entry: Quarantined) -> None:
@@ -96,7 +96,7 @@ class Quarantine:
             self._held[entry.version] = entry
             entry.write(self._path(entry.version))
             self._read[entry.version] = self._held.pop(entry.version)
-        self._tell()
+        self._notify()
 
     def release(self, version: str) -> None:
         """Let a version act again, should it become champion."""
@@ -104,9 +104,9 @@ class Quarantine:
             self._held.pop(version, None)
             self._read.pop(version, None)
             self._path(version).unlink(missing_ok=True)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._announce is not None:
             self._announce()
 

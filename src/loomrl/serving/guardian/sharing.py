@@ -25,8 +25,8 @@ class Shared:
     homes: Mapping[str, Homes]  # version -> those of this server's agents
 
 
-def together(rows: Sequence[VersionEvidence]) -> VersionEvidence:
-    """What several servers have gathered about one version, as if one had seen it."""
+def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
+    """The evidence of several servers about one version, merged as if one server had seen everything."""
     window = max(one.window for one in rows)
     newest = [one for one in rows if one.window == window]
     life, recent = _owners(rows, lambda one: one.homes), _owners(newest, lambda one: one.window_homes)
@@ -40,8 +40,8 @@ def together(rows: Sequence[VersionEvidence]) -> VersionEvidence:
         episodes=_counts(lambda one: one.episodes, life, recent),
         monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
         arm=_arm([one.arm for one in rows if one.arm is not None], life),
-        requests_by_token=RequestCounts.together(one.requests_by_token for one in rows),
-        steady_requests_by_token=SteadyCounts.together(one.steady_requests_by_token for one in rows),
+        requests_by_token=RequestCounts.sum_of(one.requests_by_token for one in rows),
+        steady_requests_by_token=SteadyCounts.sum_of(one.steady_requests_by_token for one in rows),
     )
 
 

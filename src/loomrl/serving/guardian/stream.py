@@ -35,7 +35,7 @@ from pydantic import TypeAdapter
 
 from loomrl.serving.guardian.evidence import LiveEpisode, VersionEvidence
 from loomrl.serving.guardian.monitor import Trigger
-from loomrl.serving.guardian.sharing import Shared, together
+from loomrl.serving.guardian.sharing import Shared, merged_evidence
 from loomrl.serving.guardian.tokens import Suspicion, token_of, unit_of, units_of
 from loomrl.serving.guardian.trial import Arm
 from loomrl.serving.guardian.version_monitors import VersionMonitors
@@ -57,8 +57,8 @@ class LoneAgent:
     agent_id: str | None = None
     count: int = 0
 
-    def saw(self, agent_ids: Sequence[str]) -> None:
-        """Requests of these agents, in their order."""
+    def note_requests(self, agent_ids: Sequence[str]) -> None:
+        """Count the requests of these agents, given in their order."""
         last = agent_ids[-1]
         others = next((place for place, one in enumerate(reversed(agent_ids)) if one != last), len(agent_ids))
         goes_on = last == self.agent_id and others == len(agent_ids)
@@ -66,13 +66,13 @@ class LoneAgent:
 
     @property
     def is_certain(self) -> bool:
-        """Enough to say so."""
+        """Whether the same agent has asked often enough without others between to conclude that it is the only one."""
         return self.count >= ALONE_AFTER
 
 
 @dataclass
 class StreamState:
-    """Everything a stream has gathered, as plain values."""
+    """All evidence of a stream, as plain values that can be saved."""
 
     versions: list[VersionEvidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
@@ -89,7 +89,7 @@ class Stream:
         self, watch: Callable[[str], Watch | None], state: StreamState | None = None, is_shared: bool = False
     ) -> None:
         """`watch` says what is known of a version; None for one that is not loaded: its records are passed over.
-        `is_shared`: what other servers gather is to come (`hear`)."""
+        `is_shared`: what other servers gather is to come (`merge`)."""
         state = state or StreamState()
         self._is_shared = is_shared
         self._watch = watch
@@ -101,24 +101,24 @@ class Stream:
         self._alone = state.alone
 
     def state(self) -> StreamState:
-        """What was gathered, to be kept across a restart."""
+        """All evidence so far, to be saved across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
         return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
 
-    def take(self, records: Sequence[Json]) -> list[Trigger]:
-        """Take records in their order; a trigger for each version that the evidence came to suffice against."""
+    def process(self, records: Sequence[Json]) -> list[Trigger]:
+        """Add records in the log's order; returns a trigger for each version that the evidence now refutes."""
         for run in runs(records):
-            self._take(run)
+            self._process_run(run)
         return self._look()
 
-    def gathered(self) -> list[VersionEvidence]:
-        """What other servers should know."""
+    def evidence_to_share(self) -> list[VersionEvidence]:
+        """The evidence of this window for each version with monitors, to be shared with other servers."""
         return [one for version, one in self._evidence.items() if version in self._monitors and one.window]
 
-    def hear(self, shared: Shared) -> list[Trigger]:
-        """Take what all servers have gathered; triggers as from `take`, also those another server came to."""
-        known = self._known = {version: together(rows) for version, rows in shared.rows.items()}
+    def merge(self, shared: Shared) -> list[Trigger]:
+        """Adopt the evidence of all servers; returns triggers as `process` does, those of other servers included."""
+        known = self._known = {version: merged_evidence(rows) for version, rows in shared.rows.items()}
         self._number = shared.number
         for version, (life, window) in shared.homes.items():
             if (own := self._evidence.get(version)) is not None:
@@ -128,17 +128,17 @@ class Stream:
                 }
         for version in known:
             if version in self._monitors:
-                self._tell(version)
-        return [*self._adopted(shared), *self._look()]
+                self._share_known_evidence(version)
+        return [*self._adopt_triggers(shared), *self._look()]
 
-    def _tell(self, version: str) -> None:
-        """Tell a version's monitors what all servers know, as far as it is known here."""
+    def _share_known_evidence(self, version: str) -> None:
+        """Give a version's monitors the merged evidence of all servers, where there is any."""
         if (one := self._known.get(version)) is not None:
             beside = Beside(self._alone.is_certain, _champion_of(one, self._known.values()))
-            self._monitors[version].hear(one, beside, self._number)
+            self._monitors[version].set_shared_evidence(one, beside, self._number)
 
-    def _adopted(self, shared: Shared) -> list[Trigger]:
-        """Triggers of other servers."""
+    def _adopt_triggers(self, shared: Shared) -> list[Trigger]:
+        """Triggers of other servers for versions that have none here; they count here from now on."""
         found = []
         for version, rows in shared.rows.items():
             own, triggers = self._evidence.get(version), [one.trigger for one in rows if one.trigger is not None]
@@ -149,12 +149,12 @@ class Stream:
 
     def _look(self) -> list[Trigger]:
         watched = [one for one in self._monitors.values() if one.evidence.trigger is None]
-        found = [monitors.look(self._beside(monitors.evidence)) for monitors in watched]
+        found = [monitors.look(self._comparison_of(monitors.evidence)) for monitors in watched]
         return [trigger for trigger in found if trigger is not None]
 
     @property
     def refuted(self) -> list[str]:
-        """The versions that triggered."""
+        """The versions whose monitors have triggered; the one that acted last comes last."""
         return [version for version, evidence in self._evidence.items() if evidence.trigger is not None]
 
     @property
@@ -164,24 +164,24 @@ class Stream:
         return [suspicion for one in watched for suspicion in one.suspicions.values()]
 
     def forget(self, version: str) -> None:
-        """Begin anew with a version, should it act again."""
+        """Drop all evidence about a version: should it act again, its monitors begin anew."""
         self._evidence.pop(version, None)
         self._monitors.pop(version, None)
 
     def describe(self) -> dict[str, Any]:
         """All monitors by version, as JSON values; only the number of decisions of one that is not at work."""
         return {
-            version: self._monitors[version].describe(self._beside(evidence))
+            version: self._monitors[version].describe(self._comparison_of(evidence))
             if version in self._monitors
             else evidence.describe()
             for version, evidence in self._evidence.items()
         }
 
-    def _take(self, run: list[Json]) -> None:
-        """Take what `runs` has put together."""
+    def _process_run(self, run: list[Json]) -> None:
+        """Add one group of records that `runs` has put together."""
         kind = run[0]["kind"]
         if kind in (DECISION, DECISIONS):
-            self._take_decisions(run)
+            self._process_decisions(run)
             return
         (record,) = run
         if kind not in ("unanswered", "feedback") or record["agent_id"].startswith(SIMULATED):
@@ -192,14 +192,14 @@ class Stream:
         monitors.evidence.num_seen += 1
         monitors.evidence.enter_window(record["timestamp"])
         if kind == "feedback":
-            self._rewarded(record, monitors)
+            self._add_feedback(record, monitors)
         else:
             unit = unit_of(record["agent_id"], record.get("by_token"))
             monitors.evidence.count_requests({token_of(unit): 1}, record["timestamp"])
-            self._alone.saw([unit])
+            self._alone.note_requests([unit])
             monitors.unanswered(unit, self._episode(unit, record["episode_id"], monitors))
 
-    def _take_decisions(self, run: list[Json]) -> None:
+    def _process_decisions(self, run: list[Json]) -> None:
         version, decisions = version_of(run[0]), Columns(run)
         agent_ids = decisions.of("agent_id")
         if SIMULATED in "".join(agent_ids):
@@ -210,7 +210,7 @@ class Stream:
             return
         tokens = decisions.tokens()
         units = units_of(agent_ids, tokens)
-        self._alone.saw(units)
+        self._alone.note_requests(units)
         self._evidence[version] = self._evidence.pop(version)  # it acted last
         if monitors.evidence.trigger is None:
             monitors.evidence.num_seen += len(run)
@@ -222,16 +222,16 @@ class Stream:
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
             for one in (*self._evidence, version):  # after a restart those that decided before, too
-                self._put_to_work(one)
+                self._start_monitors(one)
         return self._monitors.get(version)
 
-    def _put_to_work(self, version: str) -> None:
+    def _start_monitors(self, version: str) -> None:
         watch = None if version in self._monitors else self._watch(version)
         if watch is None:
             return
         evidence = self._evidence.setdefault(version, VersionEvidence(version))
         self._monitors[version] = VersionMonitors(evidence, watch, self._is_shared)
-        self._tell(version)
+        self._share_known_evidence(version)
         if len(self._evidence) > _MOST_VERSIONS:
             self.forget(next(iter(self._evidence)))
 
@@ -249,14 +249,14 @@ class Stream:
                     if unit not in known and not unit.startswith(SIMULATED):
                         evidence.arm.enrol(unit, record["timestamp"], shares)
 
-    def _beside(self, evidence: VersionEvidence) -> Beside:
+    def _comparison_of(self, evidence: VersionEvidence) -> Beside:
         return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
 
     def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
-        """Take decisions of one version, for these agents."""
+        """Add decisions of one version, for these agents."""
         own, signs, episode_ids = decisions.as_served(), monitors.signs(decisions), decisions.of("episode_id")
         if all(own) and episode_ids.count(None) == len(episode_ids):
-            monitors.decided_alone(agent_ids, signs)
+            monitors.add_single_decisions(agent_ids, signs)
             return
         names = zip(agent_ids, episode_ids, decisions.ids(), own, strict=True)
         for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
@@ -267,7 +267,7 @@ class Stream:
             elif not is_own:
                 self._note_others(decision_id)
             if is_own:
-                monitors.decided(row, signs, agent_id, episode)
+                monitors.add_decision(row, signs, agent_id, episode)
 
     def _note_others(self, decision_id: str) -> None:
         """A decision without an episode that says nothing of its version: nor will its reward."""
@@ -285,11 +285,11 @@ class Stream:
         left = [one.leave(key) for one in self._monitors.values() if one is not monitors]
         episode = monitors.opened(key, elsewhere=any(left))
         arm = monitors.evidence.arm
-        episode.place = 0 if arm is None else arm.begins(agent_id)
+        episode.place = 0 if arm is None else arm.begin_return(agent_id)
         return episode
 
-    def _rewarded(self, record: Json, monitors: VersionMonitors) -> None:
-        """Take feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
+    def _add_feedback(self, record: Json, monitors: VersionMonitors) -> None:
+        """Add feedback: it completes a named episode, or is the reward of a decision that stands for itself."""
         token, sender = record.get("by_token"), record.get("told_by_token")
         if sender not in (None, token) and any(one.requests_by_token.under(sender) for one in self._evidence.values()):
             return  # from whoever asks for other agents; who only reports may report for all
@@ -303,7 +303,7 @@ class Stream:
             del self._by_others[record["decision_id"]]
             return
         else:
-            episode, place = None, 0 if arm is None else arm.begins(agent_id)
+            episode, place = None, 0 if arm is None else arm.begin_return(agent_id)
         monitors.returned(agent_id, value, episode)
         if arm is not None:
             arm.returned(agent_id, value, place)

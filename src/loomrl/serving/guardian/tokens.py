@@ -23,12 +23,12 @@ _APART = "\x1f"  # between an agent's id, which is printable, and its token
 
 
 def unit_of(agent_id: str, token: str | None) -> str:
-    """What counts as one: an agent under its token."""
+    """The key under which evidence counts as one: the agent's id, with its token where there is one."""
     return f"{agent_id}{_APART}{token}" if token else agent_id
 
 
 def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
-    """The same of several requests."""
+    """The keys of several requests, (B,), as `unit_of` gives them."""
     if tokens and tokens.count(tokens[0]) == len(tokens):
         ending = unit_of("", tokens[0])
         return [agent_id + ending for agent_id in agent_ids] if ending else agent_ids
@@ -36,17 +36,17 @@ def units_of(agent_ids: list[str], tokens: Sequence[str]) -> list[str]:
 
 
 def agent_of(unit: str) -> str:
-    """The id of its agent."""
+    """The agent's id in a key that `unit_of` made."""
     return unit.partition(_APART)[0]
 
 
 def token_of(unit: str) -> str:
-    """Its token; empty for none."""
+    """The token in a key that `unit_of` made; empty where it has none."""
     return unit.partition(_APART)[2]
 
 
 def without(known: Mapping[str, Value], token: str) -> dict[str, Value]:
-    """What is known of the units of all other tokens."""
+    """The entries of `known` whose keys have another token than this one."""
     ending = f"{_APART}{token}"
     return {unit: value for unit, value in known.items() if not unit.endswith(ending)}
 
@@ -65,20 +65,20 @@ class RequestCounts:
     counts: dict[str, list[int]] = field(default_factory=dict)
 
     def enter_window(self, window: str) -> None:
-        """What is added from now on belongs to this window."""
+        """Count from now on in this window; counts from before the previous window are dropped."""
         self.counts, self.window = self._in_window(window), window
 
     def add(self, requests: Mapping[str, int]) -> None:
-        """So many under each token."""
+        """Add these counts, by token, to the newest window."""
         for token, count in requests.items():
             self.counts.setdefault(token, [0, 0])[1] += count
 
     def under(self, token: str) -> int:
-        """In both windows."""
+        """How many decisions were asked for under this token, in the last window and the newest one together."""
         return sum(self.counts.get(token, ()))
 
     def under_others(self, token: str) -> int:
-        """Under all other tokens, and under none."""
+        """How many decisions were asked for in both windows under all other tokens, or without one."""
         return sum(sum(counts) for one, counts in self.counts.items() if one != token)
 
     def _in_window(self, window: str) -> dict[str, list[int]]:
@@ -89,9 +89,9 @@ class RequestCounts:
         return {token: [now, 0] for token, (_, now) in self.counts.items() if now} if later == 1 else {}
 
     @classmethod
-    def together(cls, several: Iterable["RequestCounts"]) -> Self:
-        """Those of several servers."""
-        known = [one for one in several if one.window]
+    def sum_of(cls, servers_counts: Iterable["RequestCounts"]) -> Self:
+        """The sum of several servers' counts, in the newest window that any of them has entered."""
+        known = [one for one in servers_counts if one.window]
         found = cls(max((one.window for one in known), default=""))
         for one in known:
             for token, counts in one._in_window(found.window).items():
@@ -135,12 +135,13 @@ class Suspicion(Document):
 
     @property
     def source(self) -> tuple[str, str, str]:
-        """What tells it from others."""
+        """Version, monitor and token: a suspicion that has all three in common is the same one."""
         return self.version, self.monitor, self.token
 
     @property
     def reason(self) -> str:
-        """For a person."""
+        """One line for people: what the token's agents show, of which version, with the e-values of all and of all
+        others."""
         return (
             f"{self.monitor}: what {self.num_agents} agents of the token {self.token!r} show would take version "
             f"{self.version} out of service (e-value {self.e_value:.3g}), but no other agents show it "

@@ -36,7 +36,7 @@ class Enrolled:
 
 @dataclass
 class Arm:
-    """One version in one experiment."""
+    """One version in one experiment: its enrolled agents and their returns."""
 
     experiment: str
     is_champion: bool
@@ -45,12 +45,18 @@ class Arm:
     span: Span | None = None  # the lowest and the highest return
 
     def enrol(self, agent_id: str, time: str, shares: dict[str, float]) -> None:
-        """An agent's first decision."""
+        """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
+
+        An agent that is enrolled already stays as it is, and beyond a maximum of agents no more are enrolled.
+        """
         if len(self.agents) < _MOST_AGENTS:
             self.agents.setdefault(agent_id, Enrolled(time, shares))
 
-    def begins(self, agent_id: str) -> int:
-        """An agent begins what will have a return: which of its returns this will be; 0 for one not enrolled."""
+    def begin_return(self, agent_id: str) -> int:
+        """Count an episode, or a decision without one, that this agent begins.
+
+        Returns its number among the agent's, from 1 on, or 0 for an agent that is not enrolled.
+        """
         enrolled = self.agents.get(agent_id)
         if enrolled is None:
             return 0
@@ -58,7 +64,7 @@ class Arm:
         return enrolled.num_begun
 
     def returned(self, agent_id: str, value: float, number: int) -> None:
-        """A return has come; `number` is what `begins` said of it."""
+        """Add a return; `number` is what `begin_return` gave for its episode. Nothing happens for 0."""
         enrolled = self.agents.get(agent_id)
         if enrolled is None or not number:
             return
@@ -73,7 +79,7 @@ class Arm:
 
     @property
     def mean(self) -> float | None:
-        """Of all returns."""
+        """The mean over all returns of the enrolled agents; None where there is none yet."""
         num_returns = sum(one.num_returns for one in self.agents.values())
         return sum(one.total for one in self.agents.values()) / num_returns if num_returns else None
 

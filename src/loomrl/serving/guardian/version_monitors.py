@@ -1,4 +1,4 @@
-"""The monitors of one version at work: they gather evidence, and say when it suffices."""
+"""The monitors of one version: they collect evidence, and trigger when it suffices."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class VersionMonitors:
     # --- episodes -----------------------------------------------------------------------------------------------
 
     def has_open(self, key: Key) -> bool:
-        """Whether this version decides in the episode."""
+        """Whether this version has decided in the episode of this key, and the episode has not ended."""
         return key in self._open and not self._open[key].ended
 
     def opened(self, key: Key, elsewhere: bool) -> LiveEpisode:
@@ -55,7 +55,7 @@ class VersionMonitors:
             return self._open[key]
         self._open.pop(key, None)
         episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, window=self.evidence.window)
-        if not self._meet(key[0], False):
+        if not self._note_agent(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
         if len(self._open) > _MOST_EPISODES:
             self.leave(next(iter(self._open)))
@@ -83,12 +83,12 @@ class VersionMonitors:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def decided_alone(self, agent_ids: Sequence[str], signs: Signs) -> None:
-        """Take decisions of the version's own, (B,), each without an episode."""
+    def add_single_decisions(self, agent_ids: Sequence[str], signs: Signs) -> None:
+        """Add the version's own decisions, (B,), each without an episode."""
         evidence = self.evidence
         evidence.num_decisions += len(agent_ids)
         for agent_id in set(agent_ids) - evidence.unnamed.keys():
-            self._meet(agent_id, True)
+            self._note_agent(agent_id, True)
         rows = np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else []
         done = 0
         for row in rows:
@@ -97,15 +97,15 @@ class VersionMonitors:
             self._show(row, signs, agent_ids[row], None)
         self._count(agent_ids[done:])
 
-    def decided(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
-        """Take a decision of the version's own: this row of those whose signs these are."""
+    def add_decision(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
+        """Add one of the version's own decisions: `row` of the batch that `signs` are for."""
         self.evidence.num_decisions += 1
-        self._meet(agent_id, episode is None)
+        self._note_agent(agent_id, episode is None)
         self._show(row, signs, agent_id, episode)
 
     def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
         """Take a request that the version had no finite answer to; it shows nothing else."""
-        self._meet(agent_id, episode is None)
+        self._note_agent(agent_id, episode is None)
         self._add(UNANSWERED, agent_id, 1.0, self._request(agent_id, episode))
 
     def _count(self, agent_ids: Sequence[str]) -> None:
@@ -202,7 +202,7 @@ class VersionMonitors:
         for token, num_agents in (own.num_agents_by_token() | known.num_agents_by_token()).items():
             asked = known.requests_by_token.under(token)
             stays = former is not None and former.token == token and asked < LEAST_REQUESTS
-            if not known.others_ask_as_much(token) and not stays:
+            if not known.others_request_as_much(token) and not stays:
                 continue
             e_value = self._e_value_of_others(name, token, beside)
             if e_value < CORROBORATION:
@@ -228,7 +228,7 @@ class VersionMonitors:
         return found
 
     def describe(self, beside: Beside) -> Json:
-        """For whoever looks."""
+        """The version's evidence and the state of each of its monitors, as JSON for `GET /monitors`."""
         self.look(beside, is_asked=self.evidence.trigger is None)
         weigher = Weigher(self.evidence, self._watch, beside)
         told = {
@@ -237,8 +237,8 @@ class VersionMonitors:
         }
         return self.evidence.describe() | told
 
-    def hear(self, others: VersionEvidence, beside: Beside, number: int | None) -> None:
-        """What all servers know together; `number` is this one's among them."""
+    def set_shared_evidence(self, others: VersionEvidence, beside: Beside, number: int | None) -> None:
+        """Use the merged evidence of all servers from now on; `number` is this server's among them."""
         weigher = Weigher(others, self._watch, beside)
         self._others = others, beside
         self._by_all = {name: weigher.e_value(name) for name in others.monitors}
@@ -264,8 +264,8 @@ class VersionMonitors:
         """Whether there are few agents, or few of its token: those may have to show what others show."""
         return len(self.evidence.unnamed) < FEW or self._num_of_token[token_of(agent_id)] < FEW
 
-    def _meet(self, agent_id: str, is_unnamed: bool) -> bool:
-        """An agent asks; whether its first request named no episode."""
+    def _note_agent(self, agent_id: str, is_unnamed: bool) -> bool:
+        """Note a request of this agent; returns whether its first request named no episode."""
         unnamed = self.evidence.unnamed
         if agent_id not in unnamed:
             unnamed[agent_id] = is_unnamed

@@ -50,7 +50,7 @@ class WatchedLimit:
 
     @property
     def monitor(self) -> str:
-        """The name of its monitor."""
+        """The name of the monitor that watches this limit."""
         return f"{VIOLATIONS}{self.name}"
 
     def broken(self, components: NDArray[np.float64], prevented: Sequence[int]) -> NDArray[np.bool_]:
@@ -75,7 +75,11 @@ class Alarm:
 
     @classmethod
     def read(cls, calibration: Json) -> "Alarm":
-        """From a manifest's `out_of_distribution`."""
+        """The alarm with the mean, precision and threshold that a manifest's `out_of_distribution` names.
+
+        Raises:
+            KeyError: where one of them is missing.
+        """
         mean, precision = (np.array(calibration[key], dtype=np.float64) for key in ("mean", "precision"))
         return cls(mean, precision, float(calibration["threshold"]))
 
@@ -97,7 +101,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Watch:
-    """All of it for one version."""
+    """What the monitors of one version watch: limits, the out-of-distribution alarm, and the level of each monitor."""
 
     limits: Sequence[WatchedLimit]
     alarm: Alarm | None
@@ -114,7 +118,7 @@ class Watch:
 
     @classmethod
     def read(cls, told: Json) -> "Watch":
-        """From `told`, as another process has it."""
+        """The watch that another process described by its own `told`."""
         limits = [limit for one in told["constraints"] if (limit := WatchedLimit.read(one)) is not None]
         calibration, config = told["out_of_distribution"], MonitorsConfig.model_validate(told["config"])
         alarm = None if calibration is None else Alarm.read(calibration)
@@ -156,7 +160,7 @@ class Watch:
 
     @property
     def shown(self) -> list[str]:
-        """The monitors whose values decisions show."""
+        """The names of the monitors whose values come from decisions, and not from feedback."""
         names = [*(one.monitor for one in self.limits), SHIELD, LATENCY, OUT_OF_DISTRIBUTION]
         return [name for name in dict.fromkeys(names) if name in self.levels]
 

@@ -25,7 +25,7 @@ class Beside:
 
 
 class Weigher:
-    """What evidence amounts to, monitor by monitor."""
+    """Computes e-values and triggers from one version's evidence, monitor by monitor."""
 
     def __init__(self, evidence: VersionEvidence, watch: Watch, beside: Beside) -> None:
         self._evidence, self._watch = evidence, watch
@@ -36,7 +36,7 @@ class Weigher:
         self._known: dict[bool, Agents] = {}
 
     def e_value(self, name: str) -> float:
-        """The evidence against the version."""
+        """The e-value of this monitor's evidence against the version; 1 says nothing."""
         monitor = self._evidence.monitors[name]
         if self.is_paired(name):
             return 1.0 if self._trial is None else self._trial.evidence(self._watch.config.max_reward_loss)
@@ -54,7 +54,7 @@ class Weigher:
         return sum(sum(one.values()) for one in self._agents(self._is_of_episodes(name)).counts)
 
     def trigger(self, name: str) -> Trigger:
-        """That this monitor refutes the version."""
+        """The trigger that says that this monitor refutes the version."""
         evidence, monitor = self._evidence, self._evidence.monitors[name]
         mean, limit = self._shown(name)
         return Trigger(
@@ -103,7 +103,7 @@ class Weigher:
         return (1.0 + worse) / 2.0, (1.0 + config.max_reward_loss) / 2.0
 
     def is_paired(self, name: str) -> bool:
-        """Whether returns are held against the champion's."""
+        """Whether this monitor compares returns with the champion's instead of with a stated reference."""
         return name == REWARD and self._watch.config.reference is None
 
     def _is_of_episodes(self, name: str) -> bool:

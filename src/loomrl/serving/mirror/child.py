@@ -63,11 +63,11 @@ class Mirror:
         Raises:
             ArtifactError: when a challenger's files are not those that the server took into service.
         """
-        self._hear(None)
+        self._read_server(None)
         pause = _SHORTEST_PAUSE
         while (busy := self._decide_next()) or not self._ended:
             pause = _SHORTEST_PAUSE if busy else min(2 * pause, _LONGEST_PAUSE)
-            self._hear(0 if busy else pause)
+            self._read_server(0 if busy else pause)
             if time.monotonic() - self._synced >= _SYNC_SECONDS:
                 self._sync()
         self._sync()
@@ -75,8 +75,8 @@ class Mirror:
 
     # --- what the server says -----------------------------------------------------------------------------------
 
-    def _hear(self, seconds: float | None) -> None:
-        """Wait at most so long for the server to say something; without a limit for None."""
+    def _read_server(self, seconds: float | None) -> None:
+        """Wait at most so many seconds for messages of the server, without a limit for None, and carry them out."""
         if self._ended or not is_readable(self._control, seconds):
             return
         data = os.read(self._control, 65_536)
@@ -112,7 +112,7 @@ class Mirror:
         held, self._challengers = self._challengers, {}
         self._state.loading = True
         for told in challengers:
-            self._take_in_hand([told["number"]], self._state.settled)
+            self._mark_waiting([told["number"]], self._state.settled)
             self._challengers[told["number"]] = held.get(told["number"]) or _load(told)
         self._state.loading = False
         self._settle(self._state.settled)
@@ -134,7 +134,7 @@ class Mirror:
         decisions = own_choices(in_hand)
         numbers = list(self._challengers) if len(decisions) else []
         for index, number in enumerate(numbers):
-            self._take_in_hand(numbers[index:], until)
+            self._mark_waiting(numbers[index:], until)
             self._append(self._decide(number, decisions))
         self._settle(until)
         return True
@@ -211,13 +211,13 @@ class Mirror:
 
     # --- what is on record --------------------------------------------------------------------------------------
 
-    def _take_in_hand(self, numbers: list[int], until: int) -> None:
+    def _mark_waiting(self, numbers: list[int], until: int) -> None:
         self._state.waiting, self._state.until = numbers, until
         self._page.write(self._state)
 
     def _settle(self, sequence: int) -> None:
         self._state.settled = sequence
-        self._take_in_hand([], sequence)
+        self._mark_waiting([], sequence)
 
     def _append(self, records: Sequence[_Json]) -> None:
         try:

@@ -79,7 +79,7 @@ class Shadow:
 
     @property
     def pid(self) -> int | None:
-        """The process; None while there is none."""
+        """The process id of the challengers' process; None while there is none."""
         child = self._child
         return None if child is None else child.pid
 
@@ -136,7 +136,7 @@ class Shadow:
     def _look(self) -> None:
         """Bury, start, tell or end the process, as the moment asks for."""
         if self._child is not None and (reason := self._why_over(self._child)):
-            self._bury(self._child, reason)
+            self._end_process(self._child, reason)
         self._forget_former()
         challengers = [self._describe(policy) for policy in self._admitted()]
         if self._child is None and not challengers and self._failed is None:
@@ -146,7 +146,7 @@ class Shadow:
         elif self._child is not None and not challengers:
             self._end()
         elif self._child is not None and challengers != self._told:
-            self._tell(self._child, challengers)
+            self._send_challengers(self._child, challengers)
 
     def _follow_idly(self) -> None:
         """A challenger begins with the decisions after it came."""
@@ -166,10 +166,10 @@ class Shadow:
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self._page.handle])
         if self._failures and challengers:  # else it may be as fast as the server: to take them in, or to record an end
             _give_way(self._child.pid)
-        self._tell(self._child, challengers)
+        self._send_challengers(self._child, challengers)
         self._failed = None
 
-    def _tell(self, child: subprocess.Popen[bytes], challengers: list[Challenger]) -> None:
+    def _send_challengers(self, child: subprocess.Popen[bytes], challengers: list[Challenger]) -> None:
         assert child.stdin is not None
         line = orjson.dumps({"challengers": challengers, "failed": self._failed}) + b"\n"
         try:
@@ -216,7 +216,7 @@ class Shadow:
         doing, cpu_seconds = _activity(pid)
         return doing in ("R", "D") and cpu_seconds - self._cpu_seconds < _FAIR_SHARE * seconds
 
-    def _bury(self, child: subprocess.Popen[bytes], reason: str) -> None:
+    def _end_process(self, child: subprocess.Popen[bytes], reason: str) -> None:
         """Clear the process away, and hold its end against the challenger that was at work."""
         child.kill()
         child.wait()

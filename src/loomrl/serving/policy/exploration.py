@@ -84,7 +84,7 @@ def kind_for(policy: ServedPolicy) -> Kind:
     return "epsilon" if policy.manifest.algorithm in _ACTION_VALUES else "policy"
 
 
-def demand_fit(policy: ServedPolicy) -> None:
+def require_fit(policy: ServedPolicy) -> None:
     """Raises `ArtifactError` where a policy cannot explore as it is configured to."""
     kind = kind_for(policy)
     if policy.kind == TEXT and (policy.exploration.kind is not None or policy.exploration.share):
@@ -99,7 +99,7 @@ def demand_fit(policy: ServedPolicy) -> None:
         )
 
 
-def demand_askable(policy: ServedPolicy, asked: Sequence[bool]) -> None:
+def require_explorable(policy: ServedPolicy, asked: Sequence[bool]) -> None:
     """Raises `Problem`, 400, where somebody asks a policy to explore that cannot."""
     if policy.kind == TEXT and any(asked):
         raise Problem(400, f"`explore` must be false for {policy.manifest.name}: {_ONLY_GREEDY}")

@@ -36,5 +36,5 @@ class LastVerified(Document):
 
 
 def path_of(policy: str) -> Path:
-    """Where a policy's are kept."""
+    """The file that keeps a policy's last verified roles, in `LOOMRL_HOME/roles`."""
     return inside("roles", f"{policy}.json")

@@ -173,7 +173,11 @@ class UnloadedPolicy(ServedPolicy):
         self.memory_size = 0  # nothing is remembered of what it does not decide
 
     def outputs(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:  # noqa: ARG002 - a policy's signature
-        """None: raises `NotFinite`."""
+        """Never returns, as there is no graph to run.
+
+        Raises:
+            NotFinite: always.
+        """
         raise NotFinite(f"version {self.version} is not loaded: it answers nothing")
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.guardian.quarantine import Quarantine
-from loomrl.serving.policy.exploration import demand_fit
+from loomrl.serving.policy.exploration import require_fit
 from loomrl.serving.policy.last_verified import LastVerified
 from loomrl.serving.policy.model import ServedPolicy, UnloadedPolicy
 from loomrl.serving.policy.sources import ROLES, PolicySource
@@ -47,11 +47,11 @@ class Roles:
     known: ServedPolicy | None = None  # whose actions are known, where no version is loaded; it decides nothing
 
     def versions(self) -> set[str]:
-        """All loaded versions."""
+        """The numbers of all versions that are loaded."""
         return set(self.loaded())
 
     def by_version(self, version: str) -> ServedPolicy | None:
-        """A loaded version, whatever its role."""
+        """The loaded policy of a version, whatever its role; None where it is not loaded."""
         return self.loaded().get(version)
 
     def whose_actions(self) -> ServedPolicy | None:
@@ -64,7 +64,7 @@ class Roles:
         return any(policy.manifest.safety_critical for policy in self.loaded().values())
 
     def loaded(self) -> dict[str, ServedPolicy]:
-        """By version, whatever their roles."""
+        """All loaded policies by version, whatever their roles."""
         named = (self.taken_out, self.previous, self.challenger, self.prepared, self.champion)
         held = (*self.draining.values(), *self.pinned.values(), *named)
         return {policy.version: policy for policy in held if policy is not None}
@@ -90,7 +90,7 @@ class Loading(threading.Thread):
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Fetch, verify, load and probe."""
+        """Fetch, verify, load and probe the version; sets `policy`, or `error` where that fails."""
         try:
             self.policy = self._load(self.version)
         except Exception as error:  # noqa: BLE001 - whatever a parser raises: it is refused, the server goes on
@@ -292,7 +292,7 @@ class RoleKeeper:
     def _load(self, version: str) -> ServedPolicy:
         policy = ServedPolicy.load(self._source.fetch(version), version)
         policy.exploration = self._exploration or self._source.settings(version).exploration
-        demand_fit(policy)
+        require_fit(policy)
         return policy
 
     def _arrived(self, loading: Loading) -> None:

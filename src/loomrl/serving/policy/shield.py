@@ -81,7 +81,7 @@ class ComponentLimits:
         return next(named, BOUNDS)
 
     def clip(self, value: NDArray[Any]) -> NDArray[Any]:
-        """The nearest value within, (*shape)."""
+        """The nearest value (*shape) that keeps these limits."""
         return np.asarray(np.clip(value.ravel(), self.low, self.high).reshape(value.shape))
 
 
@@ -200,7 +200,7 @@ def _limit(constraint: Json, size: int) -> ComponentLimit:
 
 
 def not_allowed(chosen: Any, by: str) -> str:
-    """Why nothing is decided."""
+    """The message for a chosen action that is not allowed, for the reason `by`, where no fallback can act instead."""
     return f"action {chosen} is not allowed ({by}), and there is no fallback to act instead"
 
 

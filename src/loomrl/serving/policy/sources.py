@@ -136,7 +136,7 @@ class RegistrySource(PolicySource):
         return ServingConfig()
 
     def settings(self, version: str) -> ServingConfig:
-        """What the version's config says of serving."""
+        """The serving section of a version's config, as it was when the version was fetched; defaults for others."""
         return self._settings.get(version, ServingConfig())
 
     def last_verified(self) -> LastVerified | None:
@@ -165,7 +165,7 @@ class RegistrySource(PolicySource):
             self._kept = found
 
     def known(self) -> tuple[str, PolicyManifest] | None:
-        """The last verified champion's."""
+        """Version and manifest of the champion that was verified last; None where none was kept."""
         return None if self._kept is None else (self._kept.roles[CHAMPION], self._kept.manifest)
 
     def _read_kept(self) -> LastVerified | None:

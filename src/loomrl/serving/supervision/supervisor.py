@@ -23,7 +23,7 @@ from loomrl.errors import ArtifactError, ServiceError
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.supervision.worker import TASK, WorkerTask
 from loomrl.serving.uvicorn_server import GRACE_SECONDS
-from loomrl.serving.workers.address import WorkerAddress, chain_of, door_of, doors
+from loomrl.serving.workers.address import WorkerAddress, chain_of, socket_folder, socket_path
 from loomrl.serving.workers.agreement import Agreement, begin_anew
 from loomrl.serving.workers.shared_limits import LIMITS_BYTES
 from loomrl.storage.audit.log import default_name
@@ -41,7 +41,7 @@ _HINDERED_SECONDS = 60.0  # that workers wait for one that does not get the cham
 @dataclass
 class _Worker:
     settings: ServerSettings
-    place: WorkerAddress
+    address: WorkerAddress
     process: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0  # time.monotonic() seconds
     due: float = 0.0  # when it is to be started again
@@ -60,7 +60,7 @@ class Supervisor:
         name = settings.server or default_name("workers")
         self._listener, self._stopping = listener, threading.Event()
         folder, self._owner = _claim(inside("run", settings.policy, name))
-        self._doors = _listen(folder, settings.workers)
+        self._peer_listeners = _listen(folder, settings.workers)
         self.workers = [
             _Worker(
                 replace(
@@ -68,14 +68,16 @@ class Supervisor:
                     server=chain_of(name, index),
                     seed=None if settings.seed is None else settings.seed + index,
                 ),
-                WorkerAddress(index, settings.workers, name, folder, os.getpid(), listener.fileno(), door.fileno()),
+                WorkerAddress(
+                    index, settings.workers, name, folder, os.getpid(), listener.fileno(), peer_listener.fileno()
+                ),
             )
-            for index, door in enumerate(self._doors)
+            for index, peer_listener in enumerate(self._peer_listeners)
         ]
-        place = self.workers[0].place
-        begin_anew(place.limits, LIMITS_BYTES)
-        place.asking.unlink(missing_ok=True)
-        self._agreement = Agreement(place.agreement, place.count, is_new=True)
+        address = self.workers[0].address
+        begin_anew(address.limits, LIMITS_BYTES)
+        address.asking.unlink(missing_ok=True)
+        self._agreement = Agreement(address.agreement, address.count, is_new=True)
         self._hindered: float | None = None  # since when, time.monotonic() seconds
 
     def __enter__(self) -> Self:
@@ -88,7 +90,7 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Have all workers answer what they have begun, and end."""
-        for listener in (self._listener, *self._doors):
+        for listener in (self._listener, *self._peer_listeners):
             listener.close()
         running = [worker.process for worker in self.workers if worker.process is not None]
         for process in running:
@@ -116,7 +118,7 @@ class Supervisor:
         self._help()
 
     def _look_at(self, worker: _Worker) -> None:
-        index, now = worker.place.index, time.monotonic()
+        index, now = worker.address.index, time.monotonic()
         if worker.process is None:
             if now >= worker.due:
                 self._start_again(worker)
@@ -158,19 +160,19 @@ class Supervisor:
         worker.num_failures += 1
         wait = pause_seconds(worker.num_failures, _LEAST_WAIT_SECONDS, _MOST_WAIT_SECONDS)
         worker.due = time.monotonic() + wait
-        log.error("worker %d %s; it is started again in %.1f s", worker.place.index, why, wait)
+        log.error("worker %d %s; it is started again in %.1f s", worker.address.index, why, wait)
 
     def _start(self, worker: _Worker) -> None:
-        place = worker.place
+        address = worker.address
         worker.started = time.monotonic()
         worker.process = subprocess.Popen(
             [sys.executable, "-m", "loomrl.serving.supervision.worker"],
             stdin=subprocess.PIPE,
-            pass_fds=(place.port, place.door),
+            pass_fds=(address.port, address.peer_listener),
         )
         assert worker.process.stdin is not None
         with suppress(BrokenPipeError), worker.process.stdin as task:  # one that has ended already is seen to have
-            task.write(TASK.dump_json(WorkerTask(worker.settings, place)) + b"\n")
+            task.write(TASK.dump_json(WorkerTask(worker.settings, address)) + b"\n")
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping.set()
@@ -191,13 +193,13 @@ def _claim(folder: Path) -> tuple[Path, int]:
 
 def _listen(folder: Path, count: int) -> list[socket.socket]:
     """The sockets on which workers ask each other; only this user can open them."""
-    found, names = [], doors(folder)
+    found, names = [], socket_folder(folder)
     for index in range(count):
         (folder / f"{index}.sock").unlink(missing_ok=True)
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        door.bind(door_of(names, index))
-        door.listen()
-        found.append(door)
+        peer_listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer_listener.bind(socket_path(names, index))
+        peer_listener.listen()
+        found.append(peer_listener)
     return found
 
 

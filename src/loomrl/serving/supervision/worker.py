@@ -18,10 +18,10 @@ from loomrl.system.lifetime import die_with_parent
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What a worker is to do."""
+    """What the supervisor hands a worker at its start: its settings and its address."""
 
     settings: ServerSettings
-    place: WorkerAddress
+    address: WorkerAddress
 
 
 TASK = TypeAdapter(WorkerTask)
@@ -30,19 +30,19 @@ TASK = TypeAdapter(WorkerTask)
 def main() -> int:
     """Serve until told to stop; the exit code."""
     task = TASK.validate_json(sys.stdin.buffer.readline())
-    place = task.place
-    name = f"{task.settings.policy} worker {place.index}"
+    address = task.address
+    name = f"{task.settings.policy} worker {address.index}"
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", stream=sys.stderr)
     for chatty in ("alembic", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    die_with_parent(parent=place.supervisor, grace_seconds=GRACE_SECONDS)
+    die_with_parent(parent=address.supervisor, grace_seconds=GRACE_SECONDS)
     try:
-        server = make(task.settings, place)
+        server = make(task.settings, address)
     except LoomRLError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_code
-    server.shared = socket.socket(fileno=place.port)
-    run(server, [socket.socket(fileno=place.door)])
+    server.shared = socket.socket(fileno=address.port)
+    run(server, [socket.socket(fileno=address.peer_listener)])
     return 0
 
 

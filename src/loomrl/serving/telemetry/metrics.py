@@ -26,7 +26,7 @@ class Durations(Collector):
         self._counts, self._total = [0] * (len(buckets) + 1), 0.0
 
     def observe(self, seconds: Iterable[float]) -> None:
-        """Count durations."""
+        """Count each of these durations, in seconds, in its bucket of the histogram."""
         for one in seconds:
             self._counts[bisect_left(self._buckets, one)] += 1
             self._total += one
@@ -79,7 +79,7 @@ class ServerMetrics:
         self._prevented.labels(version, by, fallback or "none").inc()
 
     def count_problem(self, status: int) -> None:
-        """Count one refused request."""
+        """Count one request that was refused with this HTTP status."""
         self._problems.labels(str(status)).inc()
 
     def observe(self, seconds: Sequence[float]) -> None:
@@ -103,7 +103,7 @@ class ServerMetrics:
         return self._recent.take(np.arange(max(after, end - _RECENT), end), mode="wrap")
 
     def counts(self) -> Json:
-        """What was counted since the server started."""
+        """All counters since the server started, as JSON values."""
         return {
             "requests": self.num_requests,
             "decisions": _counts(self._decisions, "version", "by"),
@@ -125,7 +125,7 @@ class ServerMetrics:
                 self._monitors.labels(version, name).set(monitor["e_value"] / monitor["threshold"])
 
     def text(self) -> bytes:
-        """Everything in the text exposition format 0.0.4."""
+        """All metrics in Prometheus' text exposition format 0.0.4."""
         return generate_latest(self._registry)
 
 

@@ -21,16 +21,16 @@ class WorkerAddress:
     folder: Path  # what they share
     supervisor: int  # its process id
     port: int  # file descriptors: of the port they all listen on,
-    door: int  # and of the socket on which the others ask this one
+    peer_listener: int  # and of the Unix socket on which the other workers send requests to this one
 
     @property
     def chains(self) -> list[str]:
-        """The audit chains of all workers."""
+        """The names of all workers' audit chains, by index."""
         return [chain_of(self.name, index) for index in range(self.count)]
 
     @property
     def agreement(self) -> Path:
-        """The file of what they agree on."""
+        """The file through which the workers agree on champion and revision."""
         return self.folder / "agreement"
 
     @property
@@ -56,7 +56,7 @@ class WorkerAddress:
 
 
 def chain_of(name: str, index: int) -> str:
-    """The name of a worker's audit chain."""
+    """The name of the audit chain of the worker with this index."""
     return f"{name}-{index}"
 
 
@@ -65,11 +65,11 @@ def token_prefix(index: int) -> str:
     return f"{index:02x}"
 
 
-def doors(folder: Path) -> str:
+def socket_folder(folder: Path) -> str:
     """A folder's path by an open handle: the path of a Unix socket has room for 107 bytes."""
     return f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}"
 
 
-def door_of(folder: str, index: int) -> str:
-    """A worker's socket in the folder that `doors` names."""
+def socket_path(folder: str, index: int) -> str:
+    """A worker's socket in the folder that `socket_folder` names."""
     return f"{folder}/{index}.sock"

@@ -89,7 +89,7 @@ class Agreement:
         return num_connections > min(there, default=num_connections)
 
     def beat(self, index: int) -> None:
-        """A worker's event loop turns."""
+        """Record that this worker's event loop turns, now."""
         self._words[_VOTES + 2 * self._num_workers + index] = time.monotonic_ns()
 
     def silent_seconds(self, index: int) -> float:

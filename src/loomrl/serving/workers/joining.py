@@ -71,7 +71,7 @@ class _Collected:
 
 
 def statistics(answers: Answers, _asked: Response) -> Response:
-    """Triton's statistics, summed over the workers."""
+    """Triton's statistics, summed over the workers that answered."""
     by_version: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for answer in answers.values():
         for found in () if answer is None else orjson.loads(answer.body)["model_stats"]:
@@ -123,5 +123,5 @@ def _summed(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def failed(answers: Iterable[Response]) -> Response | None:
-    """The first answer that refuses."""
+    """The first response with a status of 400 or more; None where there is none."""
     return next((answer for answer in answers if answer.status >= 400), None)

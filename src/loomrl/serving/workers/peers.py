@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import httpx
 
-from loomrl.serving.workers.address import WorkerAddress, door_of, doors
+from loomrl.serving.workers.address import WorkerAddress, socket_folder, socket_path
 from loomrl.system.http.asgi import Response, Scope
 from loomrl.system.http.problems import Problem
 
@@ -22,14 +22,14 @@ _NOT_SENT_BACK = ("connection", "content-length", "content-type", "transfer-enco
 
 
 class PeerClient:
-    """Used in the event loop alone."""
+    """Sends requests to the other workers of this port; used in the event loop alone."""
 
-    def __init__(self, place: WorkerAddress) -> None:
-        folder, limits = doors(place.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
+    def __init__(self, address: WorkerAddress) -> None:
+        folder, limits = socket_folder(address.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
         self._clients = {
-            index: httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=door_of(folder, index), limits=limits))
-            for index in range(place.count)
-            if index != place.index
+            index: httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=socket_path(folder, index), limits=limits))
+            for index in range(address.count)
+            if index != address.index
         }
 
     async def ask(self, index: int, scope: Scope, body: bytes, timeout_seconds: float) -> Response:
@@ -53,7 +53,7 @@ class PeerClient:
         return Response(answer.content, answer.status_code, answer.headers["content-type"].encode(), told)
 
 
-def is_from_sibling(scope: Scope) -> bool:
+def is_from_peer(scope: Scope) -> bool:
     """Whether another worker asks: its request came by a Unix socket, which only this server's user can open."""
     address = scope.get("server")
     return address is not None and address[1] is None

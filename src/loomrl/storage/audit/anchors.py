@@ -79,7 +79,7 @@ class AnchorStatements:
 
     @property
     def num(self) -> int:
-        """How many there are."""
+        """The number of different statements."""
         return len(self.digests)
 
 

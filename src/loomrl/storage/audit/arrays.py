@@ -24,7 +24,7 @@ def is_array(values: Any) -> bool:
 
 
 def from_json(values: Json) -> NDArray[Any]:
-    """The array that `to_json` wrote."""
+    """The array that `to_json` wrote, with its shape and dtype."""
     return np.frombuffer(b64decode(values["base64"]), values["dtype"]).reshape(values["shape"])
 
 

@@ -37,7 +37,7 @@ class Columns:
         return sum(self._counts)
 
     def of(self, name: str) -> list[Any]:
-        """One value for each decision, (N,)."""
+        """The values of this column, one for each of the N decisions."""
         return self._gathered(lambda entry: column(entry, name))
 
     def array(self, name: str) -> NDArray[Any]:
@@ -52,7 +52,7 @@ class Columns:
         return np.concatenate([values if rows is None else values[_place(rows)] for values, rows in found])
 
     def ids(self) -> list[str]:
-        """The `decision_id` of each, (N,)."""
+        """The `decision_id` of each of the N decisions."""
         return self._gathered(_ids)
 
     def written_ids(self) -> Json | list[str]:
@@ -89,7 +89,7 @@ class Columns:
         return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
 
     def only(self, wanted: Sequence[bool]) -> Self:
-        """Those decisions, of N, that are wanted."""
+        """The decisions whose entry in `wanted`, (N,), is true."""
         if all(wanted):
             return self
         entries, chosen, start = [], list[_Rows](), 0

@@ -21,7 +21,7 @@ EXPORTED_TYPE = "application/vnd.loomrl.exported-audit-anchor+json"
 
 
 class ExportedHead(Document):
-    """The newest anchored head of a chain."""
+    """The newest anchored head of one chain, as it was exported."""
 
     server: str  # "POLICY/CHAIN"
     segment: str
@@ -30,7 +30,7 @@ class ExportedHead(Document):
 
 
 class ExportedAnchor(Document):
-    """What LoomDB held at one time."""
+    """The anchored heads of all chains that LoomDB held at one time."""
 
     schema_version: int = 1
     time: str  # ISO 8601, UTC

@@ -29,7 +29,7 @@ class GrowingLines:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is written and not read."""
+        """How many bytes of the chain are written and not read yet."""
         rest = os.fstat(self._handle).st_size - self.offset if self._handle >= 0 else 0
         return rest + sum(path.stat().st_size for path in self._later())
 
@@ -44,7 +44,7 @@ class GrowingLines:
         return self._rest()
 
     def close(self) -> None:
-        """Give the segment back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -82,7 +82,7 @@ class ChainFollower:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is written and not read."""
+        """How many bytes of the chain are written and not read yet."""
         return self._lines.backlog_bytes
 
     def read(self) -> list[Json]:
@@ -90,7 +90,7 @@ class ChainFollower:
         return [orjson.loads(line) for line in self._lines.read()]
 
     def close(self) -> None:
-        """Give the segment back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         self._lines.close()
 
     def _pass_over(self, sequence: int) -> None:

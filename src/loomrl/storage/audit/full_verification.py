@@ -33,11 +33,11 @@ class AuditReport:
 
     @property
     def intact(self) -> bool:
-        """Whether nothing was found."""
+        """Whether verification found nothing wrong, in the folder as a whole and in every chain."""
         return not self.findings and all(report.intact for report in self.chains)
 
     def all_findings(self) -> list[str]:
-        """Each with the chain it is about."""
+        """All findings, each with the name of its chain in front."""
         return [
             *(f"{LOOMDB}: {finding}" for finding in self.findings),
             *(f"{report.server}: {finding}" for report in self.chains for finding in report.findings),

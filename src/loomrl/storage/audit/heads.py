@@ -9,7 +9,7 @@ import orjson
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.storage.audit.anchors import AnchorStatement, read_statements, state
 from loomrl.storage.audit.log import ChainHead
-from loomrl.storage.audit.segments import lines_backwards, segments, waiting_records, whole_lines
+from loomrl.storage.audit.segments import complete_lines, lines_backwards, segments, waiting_records
 from loomrl.storage.audit.verification import Anchor
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.home import inside
@@ -77,7 +77,7 @@ def newest_head(db: LoomDB, server: str) -> ChainHead | None:
 def _first_record(folder: Path) -> tuple[str, Json] | None:
     """The segment and the record that a chain begins with."""
     for path in segments(folder):
-        for line in whole_lines(path):
+        for line in complete_lines(path):
             return path.stem, orjson.loads(line)
     return None
 

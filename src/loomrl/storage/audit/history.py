@@ -11,7 +11,7 @@ import orjson
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.storage.audit.log import audit_folder
 from loomrl.storage.audit.records import DECISION, DECISIONS, SEVERAL, expand, record_of
-from loomrl.storage.audit.segments import segments, segments_after, waiting_records, whole_lines
+from loomrl.storage.audit.segments import complete_lines, segments, segments_after, waiting_records
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home
 
@@ -32,7 +32,7 @@ def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> li
     named = (*kinds, *(SEVERAL[kind] for kind in kinds if kind in SEVERAL))
     marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
     found: list[bytes] = []
-    for line in (line for path in segments_after(folder, after) for line in whole_lines(path)):
+    for line in (line for path in segments_after(folder, after) for line in complete_lines(path)):
         if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:
             found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
             if len(found) >= limit:
@@ -45,7 +45,7 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
     for folder in chains(policy):
         last = -1
         for path in segments(folder):
-            for number, line in enumerate(whole_lines(path), start=1):
+            for number, line in enumerate(complete_lines(path), start=1):
                 found = _parse(line, path, number)
                 last = found["sequence"]
                 yield from expand(found)
@@ -57,7 +57,7 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
 def count_decisions(policy: str | None = None) -> int:
     """How many decisions stand in all chains, without reading what they were."""
     count = 0
-    for line in (line for folder in chains(policy) for path in segments(folder) for line in whole_lines(path)):
+    for line in (line for folder in chains(policy) for path in segments(folder) for line in complete_lines(path)):
         if line.startswith(DECISION_MARKS):
             entry = orjson.loads(line)
             count += entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
@@ -77,7 +77,7 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
     for folder in chains():
         for path in segments(folder):
-            for number, line in enumerate(whole_lines(path), start=1):
+            for number, line in enumerate(complete_lines(path), start=1):
                 if mark in line and line.startswith(DECISION_MARKS):
                     found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
                     return found.get(decision_id)

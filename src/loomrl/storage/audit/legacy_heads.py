@@ -29,17 +29,17 @@ class LegacyHeads:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is none."""
+        """Whether the file holds neither a head nor a removal."""
         return not self.heads and not self.removals
 
     def digest(self, num_heads: int, num_removals: int) -> str:
-        """SHA-256 over the first so many."""
+        """SHA-256 over the first `num_heads` heads and `num_removals` removals."""
         heads = [[*_place(head).values(), head.signature, head.keyid] for head in self.heads[:num_heads]]
         return sha256(canonical_json([heads, self.removals[:num_removals]]))
 
 
 def read(db: LoomDB) -> LegacyHeads:
-    """Everything in the old form."""
+    """All anchored heads and removals that LoomDB holds in the old form, and what cannot be read of them."""
     removals = [event.data for event in db.events(REMOVED)]
     strange = [removal for removal in removals if not _is_removal(removal)]
     findings = [f"an event of a removed segment cannot be read, it was changed: {one!r:.200}" for one in strange]

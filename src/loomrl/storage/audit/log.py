@@ -50,7 +50,7 @@ class NotDurable(AuditUnwritable):
 
 @dataclass(frozen=True)
 class ChainHead:
-    """The last record of a chain."""
+    """The last record of a chain: server, segment, sequence and digest."""
 
     server: str  # "POLICY/SERVER"
     segment: str
@@ -64,7 +64,7 @@ def default_name(kind: str) -> str:
 
 
 def audit_folder(policy: str) -> Path:
-    """Where a policy's chains lie."""
+    """The folder that holds a policy's chains."""
     return inside("audit", policy)
 
 
@@ -127,13 +127,13 @@ class AuditLog:
 
     @property
     def head(self) -> ChainHead:
-        """The last record written."""
+        """The chain's head: server, segment, sequence and digest of the record that was written last."""
         with self._lock:
             return ChainHead(self.server, self._last_segment, self._sequence, self._digest)
 
     @property
     def is_durable(self) -> bool:
-        """Whether everything appended is on the disk."""
+        """Whether every appended record is on the disk."""
         return self.durable_sequence >= self._sequence
 
     def append(self, records: Sequence[dict[str, Any]]) -> list[int]:
@@ -202,7 +202,7 @@ class AuditLog:
             self.durable_sequence = max(self.durable_sequence, sequence)
 
     def close(self) -> None:
-        """Sync and give the chain back."""
+        """Sync the log and close its files; another process may write the chain then."""
         self.sync()
         with self._syncing, self._lock:
             if self._handle >= 0:

@@ -189,7 +189,7 @@ def _ids(found: Sequence[tuple[str, int, int]]) -> list[str]:
 
 
 def array(entry: dict[str, Any], name: str) -> NDArray[Any]:
-    """The same as an array, (count, ...)."""
+    """A column of a record as an array (count, ...)."""
     values: Any = entry["columns"].get(_stored(entry, name)) if "columns" in entry else None
     return arrays.from_json(values) if arrays.is_array(values) else np.array(column(entry, name))
 

@@ -65,7 +65,7 @@ class Reserve:
             raise ArtifactError(f"{self.path} cannot be written: {error.strerror}; check the disk") from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the reserve's file; the reserve cannot be used afterwards."""
         os.close(self._handle)
 
     def _newest(self) -> tuple[int, bytes]:
@@ -94,7 +94,7 @@ def _whole(slot: bytes) -> tuple[int, bytes]:
     return (number, body[16:]) if is_whole else (0, b"")
 
 
-def kept_text(path: Path) -> bytes:
+def reserved_text(path: Path) -> bytes:
     """The text that a reserve holds, for who only reads; empty where there is no reserve."""
     return max(_slots(path))[1]
 

@@ -89,7 +89,7 @@ def is_sealed(observation: Any) -> bool:
     return isinstance(observation, dict)
 
 
-def demand_open(entry: dict[str, Any]) -> None:
+def require_opened(entry: dict[str, Any]) -> None:
     """Refuse a decision whose observation cannot be read.
 
     Raises:

@@ -13,7 +13,7 @@ import orjson
 from loomrl.errors import ArtifactError
 from loomrl.storage.audit.chain import GENESIS, BrokenRecord, unseal
 from loomrl.storage.audit.compacted import COMPACT, compacted_lines, compacted_lines_backwards
-from loomrl.storage.audit.reserve import kept_text
+from loomrl.storage.audit.reserve import reserved_text
 
 PLAIN = ".jsonl"
 RESERVE = "reserve"  # the file of a chain's lines that the disk has no room for yet, see `loomrl.storage.audit.reserve`
@@ -27,7 +27,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def is_segment(stem: str) -> bool:
-    """Whether a server names a segment so."""
+    """Whether a file's stem is that of a segment: six digits or more, above zero."""
     return stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
 
 
@@ -47,7 +47,7 @@ def lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def whole_lines(path: Path) -> Iterator[bytes]:
+def complete_lines(path: Path) -> Iterator[bytes]:
     """The lines of whole records: without one that is being written, or that a crash cut."""
     return (line for line in lines(path) if line.endswith(b"\n"))
 
@@ -55,7 +55,7 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 def waiting_lines(folder: Path) -> list[bytes]:
     """A chain's lines that wait in its reserve for room on the disk: they follow the last segment's, as far as their
     sequences are above it."""
-    return kept_text(folder / RESERVE).splitlines(keepends=True)
+    return reserved_text(folder / RESERVE).splitlines(keepends=True)
 
 
 def waiting_records(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
@@ -92,7 +92,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 def first_sequence(path: Path) -> int | None:
     """The sequence of a segment's first record; None where none is whole yet."""
-    line = next(whole_lines(path), None)
+    line = next(complete_lines(path), None)
     return None if line is None else int(orjson.loads(line)["sequence"])
 
 
@@ -112,7 +112,7 @@ def checked_records(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ArtifactError: naming the line that was changed.
     """
-    for number, line in enumerate(whole_lines(path), start=1):
+    for number, line in enumerate(complete_lines(path), start=1):
         try:
             yield unseal(line)
         except BrokenRecord as error:

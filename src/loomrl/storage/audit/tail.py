@@ -11,7 +11,7 @@ from loomrl.types import Json
 
 
 class ChainPosition(Document):
-    """How far a chain was read."""
+    """How far a chain was read: a segment and an offset in it."""
 
     segment: str = ""  # the file's stem; empty before the first
     offset: int = 0  # bytes
@@ -41,5 +41,5 @@ class Tail:
         return []
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the segment's file, if one is open; it may be called more than once."""
         self._lines.close()

@@ -48,7 +48,7 @@ class Anchor:
 
     @property
     def named(self) -> str:
-        """How findings name it."""
+        """What findings call this anchor, such as `the anchored head 17`."""
         if self.kind == HEAD:
             return f"the anchored head {self.sequence}"
         if self.kind == CHAIN:
@@ -76,7 +76,7 @@ class ChainReport:
 
     @property
     def intact(self) -> bool:
-        """Whether nothing was found."""
+        """Whether verification found nothing wrong in this chain."""
         return not self.findings
 
 

@@ -86,7 +86,7 @@ class LoomDB:
         return cls(engine)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to the database."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -264,7 +264,7 @@ class LoomDB:
             return None if row is None else _record(Approval, row)
 
     def pending_approvals(self) -> list[Approval]:
-        """Open approvals, oldest first."""
+        """The approvals that nobody has decided yet, oldest request first."""
         query = select(ApprovalRow).where(ApprovalRow.approved.is_(None)).order_by(ApprovalRow.requested)
         return self._all(query, Approval)
 
@@ -413,7 +413,7 @@ class LoomDB:
         return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead)
 
     def record_event(self, kind: str, data: Mapping[str, Any]) -> Event:
-        """Append an event."""
+        """Append an event of this kind, with this JSON data and the time now; returns it as it was stored."""
         return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
 
     def add_event(self, kind: str, data: Mapping[str, Any], place: str) -> bool:

@@ -89,7 +89,7 @@ def _make_file(path: Path) -> None:
 
 
 def unreachable(engine: Engine, error: SQLAlchemyError) -> ServiceError:
-    """What to tell when a database fails."""
+    """The error for a database call that failed; it names the database, the cause and the fix."""
     cause = getattr(error, "orig", None) or error
     where = engine.url.render_as_string(hide_password=True)
     return ServiceError(f"LoomDB at {where} failed: {cause}; check that it runs, or set LOOMRL_DATABASE_URL")

@@ -19,11 +19,11 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's signature
-        """Store as UTC."""
+        """What is stored of a time with a zone: the same moment in UTC; None stays None."""
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - as above
-        """Read as UTC."""
+        """What is read of a stored time: that moment in UTC, with the zone set also where the database has none."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -35,7 +35,7 @@ def now() -> datetime:
 
 
 class Base(DeclarativeBase):
-    """Base of all tables."""
+    """The declarative base that all tables of LoomDB derive from."""
 
 
 class EnvironmentRow(Base):
@@ -83,7 +83,7 @@ class EdgeRow(Base):
 
 
 class DeploymentRow(Base):
-    """A version took a role."""
+    """A row for each time that a version took a role."""
 
     __tablename__ = "deployments"
 
@@ -177,7 +177,7 @@ class MonitorEvidenceRow(Base):
 
 
 class EventRow(Base):
-    """One event of a trace."""
+    """A row for each event of a trace."""
 
     __tablename__ = "events"
 

@@ -66,7 +66,7 @@ class Approval(Document):
 
     @property
     def state(self) -> Literal["waiting", "approved", "rejected"]:
-        """In one word."""
+        """`waiting` until somebody decides, then `approved` or `rejected`."""
         return "waiting" if self.approved is None else "approved" if self.approved else "rejected"
 
 
@@ -158,7 +158,7 @@ class MonitorEvidence(Document):
 
 
 class Event(Document):
-    """One event of a trace."""
+    """One event: its kind, its JSON data and its time."""
 
     kind: str
     data: Json

@@ -114,7 +114,7 @@ def local_folder(uri: str) -> Path | None:
     return served if served.is_dir() else None
 
 
-def check_place(uri: str) -> None:
+def validate_location(uri: str) -> None:
     """Refuse a place that LoomRL registers nothing at: MLflow's client would send its login to a host that is named
     there, or look up another place.
 

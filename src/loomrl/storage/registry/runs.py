@@ -8,7 +8,7 @@ from typing import Any
 
 from loomrl.errors import ArtifactError
 from loomrl.storage.registry.connection import is_server, mlflow_client
-from loomrl.storage.registry.files import check_place, local_folder, served_folder
+from loomrl.storage.registry.files import local_folder, served_folder, validate_location
 from loomrl.system.home import inside, tracking_uri
 
 RUN_ID = "loomrl.run_id"
@@ -76,7 +76,7 @@ def log_artifacts(
     uri = uri or tracking_uri()
     with mlflow_client(uri) as client:
         location = client.get_run(mlflow_run_id).info.artifact_uri
-        check_place(location)
+        validate_location(location)
         if location.startswith("mlflow-artifacts:/") and not is_server(uri):
             # An experiment that a server made, without that server: where it would have put the files.
             served_folder(location).mkdir(parents=True, exist_ok=True)

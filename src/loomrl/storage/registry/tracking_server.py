@@ -68,7 +68,7 @@ def _login() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Start it; does not return."""
+    """Run MLflow's tracking server; does not return, and exits with the error's code where it cannot start."""
     try:
         _hosts(), _login()
     except LoomRLError as error:

@@ -19,12 +19,12 @@ from loomrl.storage.registry.files import (
     SUMS_DIGEST,
     PolicyVersion,
     add_signature,
-    check_place,
     copy_files,
     export_digest,
     is_intact,
     local_source,
     stage_export,
+    validate_location,
     verify_version,
 )
 from loomrl.storage.registry.runs import RUN_ID, find_run, finish_run, log_artifacts, start_run
@@ -108,7 +108,7 @@ class Registry:
             return sorted(model.name for model in _pages(client.search_registered_models))
 
     def versions(self, policy: str) -> list[PolicyVersion]:
-        """All versions, oldest first."""
+        """All versions of a policy in the registry, oldest first; none for a policy it does not know."""
         with self._calls() as client:
             found = _pages(client.search_model_versions, filter_string=f"name='{policy}'")
             return sorted((_version(version) for version in found), key=lambda version: int(version.version))
@@ -194,7 +194,7 @@ class Registry:
 
     def _fetch(self, version: PolicyVersion, temporary: Path) -> Path:
         try:
-            check_place(version.source)
+            validate_location(version.source)
         except ArtifactError as error:
             raise ArtifactError(
                 f"{version.policy}@{version.version}: {error}; delete this version in MLflow"

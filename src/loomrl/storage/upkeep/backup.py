@@ -27,7 +27,7 @@ _RUN_FILES = ("record.json", "dvc.lock", "config.yaml", "diff.patch", "report.ht
 
 
 class BackupReport(Document):
-    """What a backup holds."""
+    """What a backup holds, what it leaves out, and which of the originals were damaged already."""
 
     folder: str
     num_files: int

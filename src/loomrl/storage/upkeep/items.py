@@ -19,11 +19,11 @@ class Garbage:
 
     @classmethod
     def of(cls, kind: str, path: Path, reason: str, before_removal: Callable[[], None] | None = None) -> "Garbage":
-        """Measure a path."""
+        """A path that may be removed, with its size in bytes as measured now."""
         return cls(kind, str(path), size_of(path), reason, before_removal)
 
     def to_json(self) -> Json:
-        """For `--json`."""
+        """Kind, path, size in bytes and reason, as `loomrl gc --json` prints them."""
         return {"kind": self.kind, "path": self.path, "num_bytes": self.num_bytes, "reason": self.reason}
 
 

@@ -25,7 +25,7 @@ def decrypt(
     file: Annotated[Path, typer.Argument(help="An encrypted file.")],
     output: Annotated[Path, typer.Option(help="Where its plain content goes.")],
 ) -> None:
-    """Write a file's plain content somewhere else."""
+    """Write the plain content of an encrypted file to another file."""
     from loomrl.errors import ArtifactError
     from loomrl.system.files import write_atomic
     from loomrl.system.security.encryption import read_private

@@ -28,7 +28,7 @@ class Acceptor:
         self._loop.add_reader(listener, self._come)
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting connections and close the listening socket; accepted ones go on."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._listener)

@@ -27,7 +27,7 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status, body and headers."""
+    """An HTTP response: its body in bytes, its status, its content type and further headers."""
 
     body: bytes
     status: int = 200
@@ -41,7 +41,7 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 
 def as_problem(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """The response for something that was refused."""
+    """The response to a refused request: this status, with the message as `error`."""
     return Response(orjson.dumps({"error": message}), status, headers=headers or {})
 
 
@@ -106,7 +106,7 @@ def check_size(length: str | bytes | int, max_bytes: int) -> int:
 
 
 def has_body(scope: Scope) -> bool:
-    """Whether a body comes with a request."""
+    """Whether a request's headers announce a body."""
     return header(scope, b"content-length") not in ("", "0") or bool(header(scope, b"transfer-encoding"))
 
 
@@ -126,7 +126,7 @@ def packed(scope: Scope, response: Response) -> Response:
 
 
 async def respond(send: Send, response: Response) -> None:
-    """Send a response."""
+    """Send a whole response to the client, as ASGI's two messages: status with headers, then the body."""
     headers = [
         _JSON_HEADER if response.content_type is JSON else (b"content-type", response.content_type),
         (b"content-length", b"%d" % len(response.body)),

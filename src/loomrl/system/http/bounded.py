@@ -22,7 +22,7 @@ class _Dropped(list[tuple[bytes, bytes]]):
     """Where trailers go."""
 
     def append(self, _: tuple[bytes, bytes]) -> None:
-        """Keep nothing."""
+        """Drop a header: the list stays empty."""
 
 
 TRAILERS = _Dropped()
@@ -54,7 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- what the parser calls ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Called by the parser at a request's first byte: its time and size count from here."""
         self._begin()
         super().on_message_begin()
 
@@ -65,12 +65,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._hand_over()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
+        """Called by the parser for each piece of a request's body."""
         self._num_body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """uvicorn has all of it."""
+        """Called by the parser when a request has come in full."""
         self._reads = NOTHING
         self._num_unanswered += self._num_body
         self.scope[WHOLE] = True  # type: ignore[literal-required]
@@ -159,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_more()
         elif self._is_watched:
             self._is_watched = False
-            self.intake.finished(self)
+            self.intake.note_complete_request(self)
         if self._reads != NOTHING or self.held or self._num_unanswered:
             self._count()
 
@@ -223,18 +223,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Its client does not take what it asked for."""
         super().pause_writing()
-        self.intake.leaves(self)
+        self.intake.note_unread_answer(self)
 
     def resume_writing(self) -> None:
-        """It took it."""
+        """Called by the transport when the client has read what was sent: it no longer counts as slow."""
         super().resume_writing()
-        self.intake.takes(self)
+        self.intake.note_read_answer(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left of it. uvicorn tells that to the request that came last alone: those before it would write to
         a connection that is closed, or wait for ever to hear that their sender is gone."""
         self._let_go()
-        self.intake.lost(self)
+        self.intake.connection_closed(self)
         super().connection_lost(exc)
         for cycle in self._cycles:
             cycle.disconnected = True
@@ -327,12 +327,12 @@ class CycleTransport:
 
 
 def bounded_by(intake: Intake) -> type[BoundedProtocol]:
-    """The protocol of a server."""
+    """A protocol class for uvicorn whose connections share this intake."""
     return type("Protocol", (BoundedProtocol,), {"intake": intake})
 
 
 def encoded(answer: Response, keep_alive: bool) -> bytes:
-    """A response as it crosses the wire."""
+    """The bytes of a response as HTTP/1.1 sends it, headers included."""
     lines = b"".join(b"%b: %b\r\n" % (name.lower().encode(), text.encode()) for name, text in answer.headers.items())
     if not keep_alive:
         lines += b"connection: close\r\n"

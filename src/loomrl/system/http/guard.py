@@ -30,7 +30,7 @@ class RouteGuard:
     of_people: bool = False
 
     def is_closed(self, tokens: Tokens) -> bool:
-        """Whether a token is needed now."""
+        """Whether this route needs a token, as the tokens are configured now."""
         return bool(tokens) if self.of_people else self.role in tokens.guarded
 
 

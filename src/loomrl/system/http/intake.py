@@ -20,7 +20,7 @@ _NOISE = ("Invalid HTTP request received.", "Unsupported upgrade request.")  # w
 
 @dataclass(frozen=True)
 class IntakeLimits:
-    """What one server takes."""
+    """The sizes, numbers and times that one server accepts of its clients; beyond them it refuses or closes."""
 
     max_url_bytes: int = 8 * 2**10
     max_head_bytes: int = 32 * 2**10  # the first line and all headers
@@ -36,24 +36,24 @@ class IntakeLimits:
 
 
 class ClientConnection(Protocol):
-    """What an intake knows of a connection."""
+    """A client's connection, as far as an intake uses it."""
 
     held: int  # bytes of what it sent, as far as they count now
 
     def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        """Answer what is being sent, and close."""
+        """Answer the request that is being sent with this error, and close the connection after it."""
 
     def close(self) -> None:
-        """Close, once its answer is sent."""
+        """Close the connection once its answer is sent."""
 
     def drop(self) -> None:
-        """Close at once."""
+        """Close the connection at once, whether or not its answer was sent."""
 
     def seconds_left(self, now: float) -> float:
-        """Until it has had its time to send."""
+        """Seconds until the client must have sent its request in full; 0 or less when late. `now` is `loop.time()`."""
 
     def num_untaken(self) -> int:
-        """Bytes of answers that its client did not take yet."""
+        """Bytes of answers that the client has not read yet."""
 
 
 class Intake:
@@ -77,17 +77,20 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: ClientConnection) -> None:
-        """Something is awaited of its sender, for so long and no longer."""
+        """Begin to wait for what this client sends; it is refused with 408 where that takes too long."""
         self._unfinished[connection] = None
         self._wake()
 
-    def finished(self, connection: ClientConnection) -> None:
-        """Its request is whole."""
+    def note_complete_request(self, connection: ClientConnection) -> None:
+        """Called when a request has come in full: its connection is no longer watched for slow sending."""
         self._unfinished.pop(connection, None)
         self._rest()
 
     def hold(self, connection: ClientConnection, num_bytes: int) -> None:
-        """It holds so many bytes now."""
+        """Record that this connection's requests hold so many bytes now.
+
+        Where all together hold too much, the largest unfinished requests are refused with 503.
+        """
         self.pending_bytes += num_bytes - connection.held
         connection.held = num_bytes
         while self.pending_bytes > self.bounds.max_pending_bytes and self._unfinished:
@@ -96,8 +99,8 @@ class Intake:
                 return
             largest.refuse(503, "too much is being sent at once; send it again", {"Retry-After": "1"})
 
-    def leaves(self, connection: ClientConnection) -> None:
-        """Its client does not take its answer. Where that becomes too much, those go that have left theirs longest."""
+    def note_unread_answer(self, connection: ClientConnection) -> None:
+        """Note that a client does not read its answer. Beyond a limit, those that wait longest are dropped."""
         self._untaken[connection] = asyncio.get_running_loop().time(), connection.num_untaken()
         while sum(size for _, size in self._untaken.values()) > self.bounds.max_untaken_bytes:
             oldest = min(self._untaken, key=lambda one: self._untaken[one][0])
@@ -105,8 +108,8 @@ class Intake:
             oldest.drop()
         self._wake()
 
-    def takes(self, connection: ClientConnection) -> None:
-        """Its client took what was there."""
+    def note_read_answer(self, connection: ClientConnection) -> None:
+        """Note that a client has read everything that was sent to it."""
         self._untaken.pop(connection, None)
         self._rest()
 
@@ -119,14 +122,14 @@ class Intake:
         seconds = self.bounds.linger_seconds * (0.5 + len(self._lingering) / self._max_lingering)
         self._lingering[connection] = asyncio.get_running_loop().call_later(seconds, connection.close)
 
-    def lost(self, connection: ClientConnection) -> None:
-        """Nothing is left of it."""
+    def connection_closed(self, connection: ClientConnection) -> None:
+        """Forget a connection that is closed; room for another is free again."""
         self.forget(connection)
         if (timer := self._lingering.pop(connection, None)) is not None:
             timer.cancel()
 
     def forget(self, connection: ClientConnection) -> None:
-        """It is lost, or will be: nothing that it sent counts."""
+        """Stop counting what this connection holds: it is closed, or will be."""
         self.hold(connection, 0)
         self._unfinished.pop(connection, None)
         self._untaken.pop(connection, None)
@@ -156,7 +159,7 @@ class Intake:
 
 
 def be_quiet() -> None:
-    """Let what uvicorn says of each damaged request not fill the log."""
+    """Keep uvicorn's message about each malformed request out of the log."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
 
 

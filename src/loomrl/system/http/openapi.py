@@ -68,7 +68,7 @@ class Api:
 
 
 def describe(routes: Iterable[Route], api: Api) -> Json:
-    """The description, as JSON values."""
+    """The OpenAPI 3.1 document of these routes, as JSON values; routes that are not public are left out."""
     described = tuple(route for route in routes if route.is_public)
     schemas, components = _schemas(tuple(_kinds(described, api)))
     return {

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What handlers get."""
+    """An HTTP request as handlers get it: ASGI scope, whole body, and `receive` for what comes after it."""
 
     scope: Scope
     body: bytes
@@ -21,11 +21,11 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Without the query."""
+        """The path of the request's URL, without the query."""
         return str(self.scope["path"])
 
     def header(self, name: bytes) -> str:
-        """A header's value, or the empty text."""
+        """The value of a header, as text; empty where the request has none."""
         return header(self.scope, name)
 
     async def sender_is_gone(self) -> bool:
@@ -44,5 +44,5 @@ class Request:
 
 
 async def beside(num_bytes: int, work: Callable[[], T], large: int = _LARGE) -> T:
-    """Do what takes long in a thread."""
+    """The result of `work`, done in a thread where it concerns `large` bytes or more."""
     return work() if num_bytes < large else await asyncio.to_thread(work)

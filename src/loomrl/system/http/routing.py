@@ -53,7 +53,7 @@ class Route:
 
 
 class RouteTable:
-    """Finds the route of a request."""
+    """All routes of a server, to find the one of a request by method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)

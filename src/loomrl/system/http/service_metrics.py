@@ -30,11 +30,11 @@ class ServiceMetrics:
         )
 
     def observe(self, seconds: float) -> None:
-        """Keep one request's time."""
+        """Count one request that took so many seconds, in the histogram of times."""
         self._seconds.observe(seconds)
 
     def count_problem(self, status: int) -> None:
-        """Count one refused request."""
+        """Count one request that was refused with this HTTP status."""
         self._problems.labels(str(status)).inc()
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
@@ -42,5 +42,5 @@ class ServiceMetrics:
         self.new_gauge(name, text).set_function(value)
 
     def text(self) -> bytes:
-        """Everything in the text exposition format 0.0.4."""
+        """All metrics in Prometheus' text exposition format 0.0.4."""
         return generate_latest(self.registry)

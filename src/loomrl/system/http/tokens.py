@@ -33,7 +33,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Holder:
-    """Whom a token was given to."""
+    """The name and rights of whoever a token was given to."""
 
     name: str
     roles: frozenset[str]

@@ -40,7 +40,7 @@ def to_env(variables: dict[str, str]) -> str:
 
 
 def credentials_path() -> Path:
-    """The file of this home."""
+    """The file with the passwords of this home's services, in `LOOMRL_HOME/services`."""
     return home() / "services" / "credentials.env"
 
 

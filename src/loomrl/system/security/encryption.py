@@ -31,7 +31,7 @@ _FRAME, _TAG, _SALT = 64 << 20, 16, 32
 
 @dataclass(frozen=True)
 class Keyring:
-    """Keys by id; `active` encrypts."""
+    """Encryption keys by id; `active` is the one that encrypts, all decrypt."""
 
     keys: dict[str, bytes]
     active: str

@@ -150,7 +150,7 @@ def kind_of(key: object) -> KeyKind | None:
 
 
 def keys_folder() -> Path:
-    """`LOOMRL_HOME/keys`, closed to others."""
+    """The folder `LOOMRL_HOME/keys`, made where it is missing, with access for its owner alone."""
     folder = home() / "keys"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

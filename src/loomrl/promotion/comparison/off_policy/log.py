@@ -99,7 +99,7 @@ def read_logged(
     if sum(incomplete.values()) == len(parts):
         known = _in_words({**left_out, **incomplete})
         raise CannotEstimate(f"the log has no whole episode that version {version} alone decided: {known}")
-    demand_whole(sum(incomplete.values()), len(parts), config)
+    require_complete(sum(incomplete.values()), len(parts), config)
     if any(
         fallback and chance < 1.0
         for one in parts
@@ -117,7 +117,7 @@ def read_logged(
     )
 
 
-def demand_whole(num_incomplete: int, count: int, config: OffPolicyConfig) -> None:
+def require_complete(num_incomplete: int, count: int, config: OffPolicyConfig) -> None:
     """Raises `CannotEstimate` where the ends of too many episodes are not known."""
     if num_incomplete > config.max_left_out_share * count:
         raise CannotEstimate(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
-from loomrl.promotion.comparison.off_policy.log import CannotEstimate, LoggedEpisodes, demand_whole
+from loomrl.promotion.comparison.off_policy.log import CannotEstimate, LoggedEpisodes, require_complete
 from loomrl.promotion.comparison.off_policy.target import (
     at_bounds,
     choice_index,
@@ -56,7 +56,7 @@ def importance_ratios(
     return _of_choices(logged, champion, challenger, config)
 
 
-def demand_same_actions(champion: ServedPolicy, challenger: ServedPolicy) -> None:
+def require_same_actions(champion: ServedPolicy, challenger: ServedPolicy) -> None:
     """Raises `CannotEstimate` where what one does is nothing the other could do."""
     if champion.kind == TEXT:
         raise CannotEstimate("texts are answered without exploration; compare the versions live (docs/comparing.md)")
@@ -97,12 +97,12 @@ def _of_choices(
         _at(choice_probabilities(policy, logged.observation, greedy), index) for policy in (champion, challenger)
     )
     logged, shown = _as_far_as_shown(logged, (logged.propensity < 1.0) | (np.minimum(own, other) > 1.0 - _ROUNDING))
-    demand_whole(int(np.sum(~logged.is_whole)), len(logged.lengths), config)
+    require_complete(int(np.sum(~logged.is_whole)), len(logged.lengths), config)
     own, other = own[shown], other[shown]
     ratios = other / logged.propensity
     greatest = None if least is None else 1.0 / (least * (1.0 - _ALIKE))
     if not greedy:
-        _demand_own(champion, own, logged.propensity)
+        _require_own(champion, own, logged.propensity)
         return logged, Ratios(ratios, np.ones_like(own), greatest, 1.0)
     num_choices = float(np.prod(choice_sizes(champion)))
     if np.any(own / logged.propensity > num_choices * (1.0 + _ALIKE)):
@@ -139,12 +139,12 @@ def _of_densities(
     own = log_densities(champion, logged.observation, logged.action)
     if champion.kind != "squashed":  # of a squashed action the log's density holds the slope of tanh
         inside = ~at_bounds(champion, logged.action).any(axis=(0, 2))  # of a clipped one, that before clipping
-        _demand_own(champion, np.exp(own[inside]), logged.propensity[inside])
+        _require_own(champion, np.exp(own[inside]), logged.propensity[inside])
     ratios = np.exp(log_densities(challenger, logged.observation, logged.action) - own)
     return Ratios(ratios, np.ones_like(own), None, 1.0)
 
 
-def _demand_own(champion: ServedPolicy, own: Floats, propensity: Floats) -> None:
+def _require_own(champion: ServedPolicy, own: Floats, propensity: Floats) -> None:
     """The champion was sampled as its graph says: then, and only then, it is what the log itself shows."""
     others = np.abs(own - propensity) > _ALIKE * np.maximum(own, propensity)
     if np.mean(others) > _FEW:

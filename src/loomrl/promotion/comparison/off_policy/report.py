@@ -27,7 +27,7 @@ from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.off_policy import estimators, fitted_q
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.log import CannotEstimate, LoggedEpisodes, read_logged, reward_range
-from loomrl.promotion.comparison.off_policy.ratios import Ratios, demand_same_actions, importance_ratios
+from loomrl.promotion.comparison.off_policy.ratios import Ratios, importance_ratios, require_same_actions
 from loomrl.promotion.comparison.off_policy.weights import contradicts_one
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.serving.policy.model import ServedPolicy
@@ -104,12 +104,12 @@ def estimate(
         confidence=config.confidence,
     )
     try:
-        demand_same_actions(champion, challenger)
+        require_same_actions(champion, challenger)
         logged, left_out, incomplete = read_logged(episodes, champion.version, config, challenger.chooses)
     except CannotEstimate as reason:
         return report.model_copy(update={"refused": str(reason)})
     case = _Case(logged, champion, challenger, config, *reward_range(logged, config.reward_range))
-    _demand_no_longer(case)
+    _require_shorter(case)
     read = {
         "num_episodes": len(logged.lengths),
         "num_decisions": len(logged.reward),
@@ -199,7 +199,7 @@ def _assumptions(case: _Case) -> list[str]:
     return found
 
 
-def _demand_no_longer(case: _Case) -> None:
+def _require_shorter(case: _Case) -> None:
     if case.num_steps < (longest := int(case.logged.lengths.max())):
         raise ConfigError(f"max_steps is {case.num_steps}, but the log has an episode of {longest}; raise it")
 

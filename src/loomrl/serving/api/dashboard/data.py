@@ -10,20 +10,21 @@ from loomrl.storage.loomdb.records import Event
 from loomrl.types import Json
 
 
-def document(parts: ServerContext, after: float) -> Json:
+def document(context: ServerContext, after: float) -> Json:
     """Everything but who looks; of the history only the points later than `after` (seconds since 1970)."""
-    roles, plan = parts.roles.current, parts.controls.orders.plan
+    roles, plan = context.roles.current, context.controls.orders.plan
     return {
         "time": time.time(),
-        "started": parts.started,
-        "status": describe(parts, with_orders=True),
+        "started": context.started,
+        "status": describe(context, with_orders=True),
         "previous": None if roles.previous is None else roles.previous.version,
         "shares": {version: plan.fraction(version) for version in plan.split},
-        "monitors": None if parts.guardian is None else parts.guardian.describe(),  # of several workers one has them
-        "events": [_event(event) for event in parts.events],
-        "totals": parts.history.counts(),
+        # Of several workers one has the monitors.
+        "monitors": None if context.guardian is None else context.guardian.describe(),
+        "events": [_event(event) for event in context.events],
+        "totals": context.history.counts(),
         "num_points": NUM_POINTS,
-        "history": parts.history.after(after),
+        "history": context.history.after(after),
     }
 
 

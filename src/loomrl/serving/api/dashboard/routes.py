@@ -42,15 +42,15 @@ class Since(Document):
 
 
 class Dashboard:
-    """The handlers of `routes`."""
+    """The handlers of the dashboard: its page, its data and its static files, which are read once at the start."""
 
-    def __init__(self, parts: ServerContext) -> None:
-        self._parts = parts
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
         static = files(__package__).joinpath("static")
         self._files = {path.name: path.read_bytes() for path in static.iterdir()}
 
     def routes(self) -> list[Route]:
-        """Where they answer."""
+        """The routes of the dashboard's page, of its data and of its static files, with their handlers."""
         return [
             Route("GET", "/dashboard", self.page, None, {200: {_TYPES["html"].decode(): str}}),
             Route("GET", "/dashboard/data", self.data, OBSERVER, {200: dict[str, Any]}, query=Since),
@@ -69,19 +69,19 @@ class Dashboard:
 
     async def data(self, scope: Scope, body: bytes, started: float) -> Response:
         """What the page shows; `after` leaves out what the history holds until then."""
-        check_operator(scope, self._parts.tokens, OBSERVE)
+        check_operator(scope, self._context.tokens, OBSERVE)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         try:
             after = Since.model_validate({name: values[-1] for name, values in query.items()}, strict=False).after
         except ValidationError as error:
             raise Problem(400, f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from error
-        response = as_json({**document(self._parts, after), "you": self._viewer(scope)})
+        response = as_json({**document(self._context, after), "you": self._viewer(scope)})
         response.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
         return response
 
     def _viewer(self, scope: Scope) -> dict[str, Any]:
         """Whose token it is, and why its holder may not operate, if that is so."""
-        holder = holder_of(scope, self._parts.tokens)
+        holder = holder_of(scope, self._context.tokens)
         if holder is None:
             return {"name": None, "refused": NO_TOKENS}
         refused = None if holder.may(OPERATE) else f"the token of {holder.name!r} has not the role {OPERATE}"

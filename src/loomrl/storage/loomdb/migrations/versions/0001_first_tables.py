@@ -12,7 +12,7 @@ _TIME = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Make them."""
+    """Create the first tables and their indices."""
     op.create_table(
         "environments",
         sa.Column("name", sa.String(255), nullable=False),
@@ -100,6 +100,6 @@ def _create_traces() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the first tables with all their rows."""
     for table in ("events", "audit_heads", "approvals", "deployments", "edges", "snapshots", "environments"):
         op.drop_table(table)

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table `controls`, without rows."""
     op.create_table(
         "controls",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -26,5 +26,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the table `controls` with its rows."""
     op.drop_table("controls")

@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Make the table; heads from before stay in theirs."""
+    """Create the table `audit_anchors`; heads from before stay in `audit_heads`."""
     op.create_table(
         "audit_anchors",
         sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the table `audit_anchors` with its rows."""
     op.drop_table("audit_anchors")

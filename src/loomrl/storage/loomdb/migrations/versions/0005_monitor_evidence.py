@@ -8,7 +8,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """One row for each server and version; an update replaces it."""
+    """Create the table `monitor_evidence`: one row for each server and version, replaced by an update."""
     op.create_table(
         "monitor_evidence",
         sa.Column("policy", sa.String(255), primary_key=True),
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the table `monitor_evidence` with its rows."""
     op.drop_table("monitor_evidence")

@@ -8,10 +8,10 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Orders from before name none: their numbers decide."""
+    """Add the column `replaces` to `controls`; it is null in orders from before, whose numbers decide."""
     op.add_column("controls", sa.Column("replaces", sa.JSON, nullable=True))
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the column `replaces` from `controls`."""
     op.drop_column("controls", "replaces")

@@ -1,4 +1,4 @@
-"""What is decided together, column by column, and what of it belongs to one request."""
+"""Batches of decisions that are made together, column by column, and the part of one that belongs to a request."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,26 +13,26 @@ from loomrl.serving.decisions.choosing import Substitute
 from loomrl.serving.decisions.memory import Recalled
 from loomrl.serving.decisions.packing import packed
 from loomrl.serving.decisions.requests import DecisionRequests, observation_arrays
-from loomrl.serving.policy.exploration import demand_askable
+from loomrl.serving.policy.exploration import require_explorable
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import joined_row_ids, row_ids
 
 
 @dataclass(slots=True)
 class DecisionBatch:
-    """B asks that one version, or one person, decides at once."""
+    """B requests for a decision that one version, or one person, decides at once."""
 
     rows: list[int]  # their places in their requests
-    asks: DecisionRequests
-    mandate: DecisionSource
+    requests: DecisionRequests
+    source: DecisionSource
     observations: NDArray[Any]  # (B, *obs)
     action: NDArray[Any] = field(init=False)  # (B, *action), in the graph's dtype
     value: NDArray[Any] | None = None  # (B,); None where a person named the action
-    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # all that the policy's graph said
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)  # every output of the policy's graph, by name
     propensity: list[float] = field(default_factory=list)  # of a deterministic choice 1; densities of sampled vectors
     explored: list[bool] = field(default_factory=list)
     shield: list[dict[str, Any] | None] = field(default_factory=list)  # where another action was taken, and why
-    marks: dict[str, list[Any]] = field(default_factory=dict)  # what records say beside, where there is anything to say
+    marks: dict[str, list[Any]] = field(default_factory=dict)  # further columns of the records, by name
     recalled: Recalled | None = None  # what a recurrent policy remembered
     substitute: Substitute | None = None  # what acts where the policy must not
     draw: int | None = None  # which random numbers, where any of them may explore
@@ -42,15 +42,15 @@ class DecisionBatch:
     answered: float = 0.0  # and at which it had answered
 
     @classmethod
-    def of(cls, rows: list[int], asks: DecisionRequests, mandate: DecisionSource) -> "DecisionBatch":
-        """Asks whose observations are checked to be the policy's.
+    def of(cls, rows: list[int], requests: DecisionRequests, source: DecisionSource) -> "DecisionBatch":
+        """A batch of these requests, their observations checked to be the policy's.
 
         Raises:
             Problem: 400 for one that is not, and for one to explore where the policy cannot.
         """
-        demand_askable(mandate.policy, asks.explore)
-        observations = observation_arrays(packed(asks.observations, mandate.policy), mandate.policy)
-        return cls(rows, asks, mandate, observations)
+        require_explorable(source.policy, requests.explore)
+        observations = observation_arrays(packed(requests.observations, source.policy), source.policy)
+        return cls(rows, requests, source, observations)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -58,19 +58,19 @@ class DecisionBatch:
     @property
     def policy(self) -> ServedPolicy:
         """The version that decides, or whose actions a person chose from."""
-        return self.mandate.policy
+        return self.source.policy
 
     @property
     def override(self) -> Override | None:
-        """Of the person who decides."""
-        return self.mandate.override
+        """The override that decides here; None where no override does."""
+        return self.source.override
 
     def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "DecisionBatch":
         """Some of them, before anything is decided; by another version in the same role where one is given."""
         rows = [self.rows[index] for index in indices]
         if policy is None or policy is self.policy:
-            return DecisionBatch(rows, self.asks.only(indices), self.mandate, self.observations[indices])
-        return DecisionBatch.of(rows, self.asks.only(indices), replace(self.mandate, policy=policy))
+            return DecisionBatch(rows, self.requests.only(indices), self.source, self.observations[indices])
+        return DecisionBatch.of(rows, self.requests.only(indices), replace(self.source, policy=policy))
 
     def answers(self) -> list[dict[str, Any]]:
         """What agents are told of its decisions, made once for all requests in it."""
@@ -100,8 +100,8 @@ class DecisionBatch:
 
     def decided_by(self) -> Mapping[str, int]:
         """How many were decided by `override`, `kill_switch`, `fallback`, `shield`, `explored` or `policy`."""
-        if not self.mandate.is_on_trial:
-            return {self.mandate.role: len(self)}
+        if not self.source.is_on_trial:
+            return {self.source.role: len(self)}
         if self.shield.count(None) == len(self) and not any(self.explored):
             return {"policy": len(self)}
         marks = zip(self.shield, self.explored, strict=True)
@@ -110,36 +110,36 @@ class DecisionBatch:
 
 @dataclass(slots=True)
 class RequestDecisions:
-    """The decisions `start` to `stop` of a group: those of one request."""
+    """The decisions `start` to `stop` of a batch: those of one request."""
 
-    group: DecisionBatch
+    batch: DecisionBatch
     start: int
     stop: int
 
     @classmethod
-    def whole(cls, group: DecisionBatch) -> "RequestDecisions":
-        """All of a group."""
-        return cls(group, 0, len(group))
+    def whole(cls, batch: DecisionBatch) -> "RequestDecisions":
+        """All decisions of a batch, as those of one request."""
+        return cls(batch, 0, len(batch))
 
     def decision_ids(self) -> list[str]:
-        """Their ids, once they are written."""
-        whole: str = self.group.record["decision_id"]
-        return [whole] if len(self.group) == 1 else row_ids(whole, self.start, self.stop)
+        """The ids of these decisions, (B,); known once their record is written."""
+        whole: str = self.batch.record["decision_id"]
+        return [whole] if len(self.batch) == 1 else row_ids(whole, self.start, self.stop)
 
     def joined_decision_ids(self) -> str:
         """The same in one text, with commas between them."""
-        whole: str = self.group.record["decision_id"]
-        return whole if len(self.group) == 1 else joined_row_ids(whole, self.start, self.stop)
+        whole: str = self.batch.record["decision_id"]
+        return whole if len(self.batch) == 1 else joined_row_ids(whole, self.start, self.stop)
 
     def answers(self) -> list[dict[str, Any]]:
-        """What agents are told of their decisions."""
-        return self.group.answers()[self.start : self.stop]
+        """The reply to each of these decisions, (B,), as JSON objects."""
+        return self.batch.answers()[self.start : self.stop]
 
 
-def answers_of(parts: list[RequestDecisions]) -> list[dict[str, Any]]:
+def answers_of(decisions: list[RequestDecisions]) -> list[dict[str, Any]]:
     """What one request's agents are told, in the order they asked."""
-    if len(parts) == 1:
-        return parts[0].answers()
-    rows = [row for part in parts for row in part.group.rows[part.start : part.stop]]
-    answers = dict(zip(rows, (answer for part in parts for answer in part.answers()), strict=True))
+    if len(decisions) == 1:
+        return decisions[0].answers()
+    rows = [row for part in decisions for row in part.batch.rows[part.start : part.stop]]
+    answers = dict(zip(rows, (answer for part in decisions for answer in part.answers()), strict=True))
     return [answers[row] for row in range(len(answers))]

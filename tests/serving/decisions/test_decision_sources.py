@@ -39,31 +39,31 @@ def authority(roles: Roles, **orders: Any) -> Authority:
     return Authority("cartpole", ActiveOrders(**orders), roles)
 
 
-def shown(mandate: DecisionSource) -> tuple[str, str, int | None]:
+def shown(source: DecisionSource) -> tuple[str, str, int | None]:
     """Role, version, and the action that is taken whatever is observed."""
-    return mandate.role, mandate.policy.version, None if mandate.action is None else int(mandate.action)
+    return source.role, source.policy.version, None if source.action is None else int(source.action)
 
 
 def test_each_stands_above_the_next(roles: Roles) -> None:
     one, everyone = Override(action=0, agent_id="a", **BY), Override(version="2", **BY)
     acting = plan(fallback=Fallback(action=1), split={"3": 1.0})
     both = authority(roles, overrides={"a": one, None: everyone}, kill_switch=SWITCH, plan=acting)
-    assert shown(both.mandate("a")) == (OVERRIDE, "1", 0)  # an agent's own before that of all
-    assert both.mandate("a").override is one
-    assert shown(both.mandate("b")) == (OVERRIDE, "2", None)
+    assert shown(both.source_for("a")) == (OVERRIDE, "1", 0)  # an agent's own before that of all
+    assert both.source_for("a").override is one
+    assert shown(both.source_for("b")) == (OVERRIDE, "2", None)
     switched = authority(roles, overrides={"a": one}, kill_switch=SWITCH, plan=acting)
-    assert shown(switched.mandate("a")) == (OVERRIDE, "1", 0)
-    assert shown(switched.mandate("b")) == (KILL_SWITCH, "1", 1)
-    assert shown(authority(roles, plan=acting).mandate("b")) == (SPLIT, "3", None)
-    assert shown(authority(roles).mandate("b")) == (CHAMPION, "1", None)
+    assert shown(switched.source_for("a")) == (OVERRIDE, "1", 0)
+    assert shown(switched.source_for("b")) == (KILL_SWITCH, "1", 1)
+    assert shown(authority(roles, plan=acting).source_for("b")) == (SPLIT, "3", None)
+    assert shown(authority(roles).source_for("b")) == (CHAMPION, "1", None)
 
 
 def test_only_versions_for_themselves_are_on_trial_and_only_people_come_before_the_limit(roles: Roles) -> None:
     policy = roles.champion
     assert policy is not None
-    mandates = {role: DecisionSource(role, policy) for role in (OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT)}
-    assert {role for role, one in mandates.items() if one.is_limited} == {FALLBACK, CHAMPION, SPLIT}
-    assert {role for role, one in mandates.items() if one.is_on_trial} == {CHAMPION, SPLIT}
+    sources = {role: DecisionSource(role, policy) for role in (OVERRIDE, KILL_SWITCH, FALLBACK, CHAMPION, SPLIT)}
+    assert {role for role, one in sources.items() if one.is_limited} == {FALLBACK, CHAMPION, SPLIT}
+    assert {role for role, one in sources.items() if one.is_on_trial} == {CHAMPION, SPLIT}
 
 
 def test_a_split_deals_the_shares_it_names_and_says_the_chance_of_each(roles: Roles) -> None:
@@ -71,13 +71,13 @@ def test_a_split_deals_the_shares_it_names_and_says_the_chance_of_each(roles: Ro
     assert not found.is_one
     assert found.split is not None
     assert found.split.shares == {"2": 0.2, "3": 0.1, "1": 0.7}
-    mandates = [found.mandate(agent) for agent in AGENTS]
+    sources = [found.source_for(agent) for agent in AGENTS]
     for version, share in found.split.shares.items():
-        dealt = [mandate for mandate in mandates if mandate.policy.version == version]
-        assert {mandate.probability for mandate in dealt} == {share}
+        dealt = [source for source in sources if source.policy.version == version]
+        assert {source.probability for source in dealt} == {share}
         assert len(dealt) / len(AGENTS) == pytest.approx(share, abs=0.04)
-        assert {mandate.role for mandate in dealt} == {CHAMPION if version == "1" else SPLIT}
-    assert [found.split.version_of(agent) for agent in AGENTS] == [one.policy.version for one in mandates]
+        assert {source.role for source in dealt} == {CHAMPION if version == "1" else SPLIT}
+    assert [found.split.version_of(agent) for agent in AGENTS] == [one.policy.version for one in sources]
 
 
 def test_who_cannot_decide_is_dealt_nobody_and_the_champion_has_its_share(
@@ -90,7 +90,7 @@ def test_who_cannot_decide_is_dealt_nobody_and_the_champion_has_its_share(
         found = authority(left, plan=dealt)
         assert found.split is not None
         assert found.split.shares == {"2": 0.5, "1": 0.5}
-        assert {found.mandate(agent).policy.version for agent in AGENTS} == {"1", "2"}
+        assert {found.source_for(agent).policy.version for agent in AGENTS} == {"1", "2"}
         assert found.usual.probability == 0.5
     promoted = authority(Roles(champion=versions["2"], pinned={"3": versions["3"]}), plan=dealt)
     assert promoted.split is not None
@@ -118,9 +118,9 @@ def test_a_persons_action_needs_no_loaded_version_where_its_actions_are_known(
     manifest = PolicyManifest.read(versions["1"].folder / MANIFEST)
     known = Roles(known=UnloadedPolicy(manifest, "1"))
     everyone = {None: Override(action=1, **BY)}
-    assert shown(authority(known, overrides=everyone).mandate("a")) == (OVERRIDE, "1", 1)
+    assert shown(authority(known, overrides=everyone).source_for("a")) == (OVERRIDE, "1", 1)
     with pytest.raises(Problem, match="none was ever verified here, so its actions are not known"):
-        authority(Roles(), overrides=everyone).mandate("a")
+        authority(Roles(), overrides=everyone).source_for("a")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_persons_action_needs_no_loaded_version_where_its_actions_are_known(
 )
 def test_who_should_decide_and_cannot_is_named(roles: Roles, orders: dict[str, Any], message: str) -> None:
     with pytest.raises(Problem, match=message) as refused:
-        authority(roles, **orders).mandate("a")
+        authority(roles, **orders).source_for("a")
     assert refused.value.status == 503
 
 
