@@ -51,7 +51,7 @@ def test_every_input_counts(cartpole: EnvironmentSnapshot) -> None:
 def test_the_code_that_counts_is_what_dvc_reruns_the_stage_for() -> None:
     dvc = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())
     code = [path for path in dvc["stages"]["training"]["deps"] if path.startswith("src/")]
-    assert {path.removeprefix("src/loomrl/") for path in code} - {"stages/training.py"} == set(ROOMS)
+    assert {path.removeprefix("src/loomrl/") for path in code} - {"runs/stages/training.py"} == set(ROOMS)
 
 
 def install(folder: Path, name: str, files: dict[str, str], entry_point: str) -> None:

@@ -17,8 +17,8 @@ from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
 ROOMS = (
-    *("algorithms", "distributed", "training", "environment", "finite", "language", "replay"),
-    *("encryption.py", "files.py", "machine_code.py", "schema.py", "types.py"),
+    *("algorithms", "training", "environment", "language", "system/security/encryption.py", "system/files.py"),
+    *("system/machine_code.py", "system/schema.py", "types.py"),
 )
 _PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")
 _CHANGES_NOTHING: Any = {"checkpoint_interval_seconds": True, "distributed": set(WHERE_IT_RUNS)}
