@@ -12,17 +12,20 @@ from pathlib import Path
 import loomrl
 from loomrl.system.files import sha256
 
-# How a stage's process is started, reads its settings, counts its processors and reports, by path in the package: no
-# output can change by it, and the readers of settings import from every room.
-NO_OUTPUT_CHANGES_BY = frozenset(
+# How a stage's process is started, reads its settings, counts its processors, reports and records the code of plug-ins,
+# by path in the package: no policy can change by it, and the readers of settings import from every room.
+CHANGES_NO_POLICY = frozenset(
     {
-        *(f"{name}.py" for name in ("__init__", "errors", "runs/config", "runs/stages/__main__")),
-        *(f"system/{name}.py" for name in ("events", "home", "lifetime", "moved", "processors")),
+        *(
+            f"{name}.py"
+            for name in ("__init__", "errors", "runs/config", "runs/stages/__main__", "runs/stages/plugins")
+        ),
+        *(f"system/{name}.py" for name in ("events", "home", "lifetime", "moved", "names", "processors")),
         *(f"{room}/__init__.py" for room in ("promotion", "runs", "runs/stages", "shadow", "storage", "system")),
         *(f"{room}/config.py" for room in ("promotion", "serving", "shadow")),
     }
 )
-_CHANGES_NOTHING_EITHER = "storage/loomdb/"  # a registered environment never changes, however LoomDB stores it
+_LOOMDB = "storage/loomdb/"  # a registered environment never changes, however LoomDB stores it
 
 # Folders whose modules are imported by a name that a config or an environment gives.
 _STEPPING = tuple(f"environment/vector{folder}" for folder in ("", "/classic", "/robots", "/tensors"))
@@ -88,7 +91,7 @@ def _imported_by(modules: Iterable[Path], root: Path) -> dict[Path, str]:
 
 
 def _changes_nothing(name: str) -> bool:
-    return name in NO_OUTPUT_CHANGES_BY or name.startswith(_CHANGES_NOTHING_EITHER)
+    return name in CHANGES_NO_POLICY or name.startswith(_LOOMDB)
 
 
 def _beside(modules: Iterable[Path]) -> Iterator[Path]:
