@@ -9,11 +9,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import yaml
 from dvc.exceptions import DvcException, ReproductionError
 from dvc.lock import LockError
 from dvc.repo import Repo
 
 from loomrl.errors import BY_EXIT_CODE, ArtifactError, ConfigError, LoomRLError
+from loomrl.runs.stages import CODE
+from loomrl.runs.stages.code import is_current
 from loomrl.runs.stages.plugins import different, plugin_code, read_plugins
 from loomrl.storage import provenance
 from loomrl.storage.loomdb.database import LoomDB
@@ -40,6 +43,7 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     policy = read_run(run_id).policy
     target = f"{stage}@{policy}"
     _name_tampering(run_id, stage)
+    _list_code(run_id, policy)
     path = run_folder(run_id) / "events" / f"{stage}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -55,6 +59,21 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     with LoomDB.open() as db:
         for node in entry.plugins:
             db.link(f"run:{run_id}", "used", node)
+
+
+def _list_code(run_id: str, policy: str) -> None:
+    """Have DVC list anew which code the stages run where that has changed; a project before this list depends on
+    folders of sources instead.
+    """
+    stages = yaml.safe_load((project_root() / "dvc.yaml").read_text())["stages"]
+    is_listed = CODE in provenance.lock_entries(project_root(), policy)
+    if CODE not in stages or (is_listed and is_current(run_config(run_id), project_folders(run_id))):
+        return
+    os.environ.pop(VARIABLE, None)  # its errors go to the terminal: no task follows it
+    try:
+        _reproduce(f"{CODE}@{policy}", False, {})
+    except DvcException as error:
+        raise LoomRLError(f"DVC could not run {CODE}@{policy}: {error}") from error
 
 
 def _followed(target: str, stage: str, follower: Follower, path: Path, force: bool) -> list[Any]:

@@ -16,6 +16,7 @@ from loomrl.promotion.promote import champion_of
 from loomrl.promotion.rules import WAITING
 from loomrl.runs import preflight
 from loomrl.runs.config import PolicyConfig, load_config, write_overrides
+from loomrl.runs.stages import CODE
 from loomrl.storage import provenance, registry
 from loomrl.storage.run_record import RunRecord, alive_lock, new_run_id, now, read_run, run_folder, write_run
 from loomrl.system.files import write_atomic
@@ -145,10 +146,10 @@ def _start_mlflow_run(record: RunRecord) -> str:
 
 def _keep(run_id: str) -> None:
     """Copy what this run's stages left, with the lock, to where later runs do not touch it."""
-    for stage in read_run(run_id).stages:
-        left = project_folders(run_id)[stage.name]
+    for name in (CODE, *(stage.name for stage in read_run(run_id).stages)):
+        left = project_folders(run_id)[name]
         if left.is_dir():
-            shutil.copytree(left, run_folders(run_id)[stage.name], dirs_exist_ok=True)
+            shutil.copytree(left, run_folders(run_id)[name], dirs_exist_ok=True)
     if (project_root() / "dvc.lock").is_file():
         shutil.copy2(project_root() / "dvc.lock", run_folder(run_id) / "dvc.lock")
 

@@ -1,15 +1,17 @@
 """The digest of a training's inputs: it follows everything the policy depends on, and nothing else."""
 
 import importlib
+import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 
+import loomrl
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import load_snapshot, take_snapshot
+from loomrl.environment.sources.stage_code import stage_code
 from loomrl.training.config import TrainingConfig
-from loomrl.training.inputs import ROOMS, inputs_digest
+from loomrl.training.inputs import inputs_digest, software
 from loomrl.types import EnvironmentSnapshot
 
 MODULE = """
@@ -49,9 +51,41 @@ def test_every_input_counts(cartpole: EnvironmentSnapshot) -> None:
 
 
 def test_the_code_that_counts_is_what_dvc_reruns_the_stage_for() -> None:
-    dvc = yaml.safe_load((Path(__file__).parents[2] / "dvc.yaml").read_text())
-    code = [path for path in dvc["stages"]["training"]["deps"] if path.startswith("src/")]
-    assert {path.removeprefix("src/loomrl/") for path in code} - {"stages/training.py"} == set(ROOMS)
+    assert software("ppo")["code"] == stage_code("training", "ppo")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of LoomRL's files, in place of those that run."""
+    copy = tmp_path / "loomrl"
+    shutil.copytree(Path(loomrl.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(loomrl, "__file__", str(copy / "__init__.py"))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("algorithms/sac/learner.py", {"sac"}),
+        ("algorithms/compiled/dqn.py", {"dqn"}),
+        ("algorithms/replay/buffer.py", {"sac", "dqn"}),
+        ("language/algorithms/grpo.py", {"grpo"}),
+        ("algorithms/policies/policy.py", {"ppo", "sac", "dqn", "grpo"}),
+        ("serving/api/app.py", set()),
+        ("training/loop.py", {"ppo", "sac", "dqn", "grpo"}),
+    ],
+)
+def test_a_file_counts_for_the_algorithms_that_import_it(
+    cartpole: EnvironmentSnapshot, package: Path, file: str, changed: set[str]
+) -> None:
+    def digests() -> dict[str, str]:
+        return {name: inputs_digest(config(algorithm=name), cartpole) for name in ("ppo", "sac", "dqn", "grpo")}
+
+    before = digests()
+    with (package / file).open("a") as opened:
+        opened.write("# changed\n")
+    after = digests()
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 def install(folder: Path, name: str, files: dict[str, str], entry_point: str) -> None:

@@ -21,7 +21,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_unknown_stages_and_missing_inputs_are_named(project: Path) -> None:
     output = run(project, "python", "-m", "loomrl.runs.stages", "traning", "cartpole", expect=2)
-    assert "unknown stage 'traning'; stages: environment, training, evaluation, safety, export" in output
+    assert "unknown stage 'traning'; stages: code, environment, training, evaluation, safety, export" in output
     output = run(project, "python", "-m", "loomrl.runs.stages", "training", "cartpole", expect=3)
     assert "artifacts/cartpole/environment/SHA256SUMS is missing; run the stage that writes environment" in output
 

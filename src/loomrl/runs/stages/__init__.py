@@ -7,6 +7,7 @@ only its declared inputs and writes only its own folder.
 from dataclasses import dataclass
 from pathlib import Path
 
+CODE = "code"  # runs before them: which files of LoomRL each of them runs for the policy
 ORDER = ("environment", "training", "evaluation", "safety", "export")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.runs.config import load_config
-from loomrl.runs.stages import ORDER, Folders
+from loomrl.runs.stages import CODE, ORDER, Folders
 from loomrl.system import events
 from loomrl.system.files import verify_sums, write_sums
 from loomrl.system.home import config_file, project_root
@@ -21,8 +21,8 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 def run_stage(name: str, policy: str, project: Path) -> None:
     """Verify the inputs' manifests, run the stage, write its manifest."""
-    if name not in ORDER:
-        raise ConfigError(f"unknown stage {name!r}; stages: {', '.join(ORDER)}")
+    if name not in (CODE, *ORDER):
+        raise ConfigError(f"unknown stage {name!r}; stages: {', '.join((CODE, *ORDER))}")
     config = load_config(config_file(policy, project))
     folders = Folders(project, policy)
     stage = importlib.import_module(f"loomrl.runs.stages.{name}")

@@ -1,0 +1,29 @@
+"""config -> for each stage, the files of LoomRL that it runs for this policy, with their digests.
+
+The other stages depend on these documents and not on the sources: a file that a policy does not use changes none of
+them. DVC runs this one always; equal documents let it leave the others as they are.
+"""
+
+from loomrl.environment.sources.stage_code import STAGES, stage_code
+from loomrl.runs.config import PolicyConfig
+from loomrl.runs.stages import CODE, Folders
+from loomrl.system.files import canonical_json, write_atomic
+
+INPUTS: tuple[str, ...] = ()
+
+
+def run(config: PolicyConfig, folders: Folders) -> None:
+    """Write `STAGE.json`, path below `loomrl/` -> SHA-256, for each stage."""
+    for stage, document in documents(config).items():
+        write_atomic(folders[CODE] / f"{stage}.json", document)
+
+
+def is_current(config: PolicyConfig, folders: Folders) -> bool:
+    """Whether the documents are there and say what the code is now."""
+    paths = {folders[CODE] / f"{stage}.json": document for stage, document in documents(config).items()}
+    return all(path.is_file() and path.read_bytes() == document for path, document in paths.items())
+
+
+def documents(config: PolicyConfig) -> dict[str, bytes]:
+    """Stage -> its document, as JSON with sorted keys."""
+    return {stage: canonical_json(stage_code(stage, config.training.algorithm)) for stage in STAGES}
