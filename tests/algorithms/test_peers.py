@@ -9,10 +9,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import ppo, ppo_lagrangian, recurrent_ppo
-from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
 from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments, SingleLearner
-from loomrl.algorithms.sac import learner as sac
 
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 

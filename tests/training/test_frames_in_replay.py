@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from loomrl.algorithms import dqn, sac
 from loomrl.algorithms.base import ALONE
-from loomrl.algorithms.dqn import learner as dqn
-from loomrl.algorithms.sac import learner as sac
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import load_snapshot, take_snapshot
 from loomrl.environment.spaces import space_from_json
