@@ -2,8 +2,7 @@
 
 The login (`PREFECT_SERVER_API_AUTH_STRING`) and CORS (`PREFECT_SERVER_CORS_ALLOWED_ORIGINS`, by default the server's
 own pages alone) are Prefect's own settings. Prefect checks neither `Host` nor `Origin`:
-`loomrl.system.security.web_access` does, with
-the names of the server in `LOOMRL_PREFECT_HOSTS`.
+`loomrl.system.security.web_access` does, with the names of the server in `LOOMRL_PREFECT_HOSTS`.
 """
 
 import argparse

@@ -1,6 +1,5 @@
-"""Replay as simple as can be, every observation kept twice, and worlds to fill it from: what
-`loomrl.algorithms.replay` is held
-against."""
+"""Replay as simple as can be, every observation kept twice, and worlds to fill it from: what `loomrl.algorithms.replay`
+is held against."""
 
 from dataclasses import dataclass, field
 

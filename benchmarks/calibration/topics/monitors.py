@@ -1,10 +1,9 @@
 """The policy server's monitors: how often they take a version out that keeps its limits, or equals its control, and
 how often they find one that does not. Every record is looked at; all together may be wrong in 5 % of streams.
 
-Fleets of two to 1,000 agents decide through the same code as in production (`loomrl.serving.guardian.stream`),
-several at
-once or one by one, at one server or at several that share what they know. What each agent does is drawn anew in every
-stream.
+Fleets of two to 1,000 agents decide through the same code as in production (`loomrl.serving.guardian.stream`), several
+at once or one by one, at one server or at several that share what they know. What each agent does is drawn anew in
+every stream.
 """
 
 from collections.abc import Callable, Iterator

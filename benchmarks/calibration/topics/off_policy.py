@@ -1,7 +1,7 @@
 """What a champion's log says of a challenger: bounds of the challenger's mean return and of its improvement over the
-champion, at 95 %, from logs that the server's own application wrote (`loomrl.promotion.comparison.off_policy`).
-Agents differ in how the
-world answers them, one of eight is broken; the truth is enumerated exactly, for each agent with its episodes.
+champion, at 95 %, from logs that the server's own application wrote (`loomrl.promotion.comparison.off_policy`). Agents
+differ in how the world answers them, one of eight is broken; the truth is enumerated exactly, for each agent with its
+episodes.
 
 A world of two places, as in the tests of the estimators: one of two actions changes place, one place pays 1, the other
 costs 0.5, and in the place that pays an episode may end. Every setting is another way to explore, or another thing that

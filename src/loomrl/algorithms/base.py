@@ -92,12 +92,11 @@ class Algorithm(Protocol):
     """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
 
     It may also offer `collector(envs, seed)`, a `loomrl.environment.collecting.collector.Collector` of its own,
-    `engine`, the name
-    of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of its files,
-    `cost_limit`, what an episode may cost in the mean for validation to prefer a policy for its return, and its policy
-    `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another kind of
-    trajectory, with `num_transitions` and `unusable_reward()` as `Trajectory` has them; and `cut()` where the collector
-    is not resumable, so that training ends all episodes at a checkpoint.
+    `engine`, the name of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of
+    its files, `cost_limit`, what an episode may cost in the mean for validation to prefer a policy for its return, and
+    its policy `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another
+    kind of trajectory, with `num_transitions` and `unusable_reward()` as `Trajectory` has them; and `cut()` where the
+    collector is not resumable, so that training ends all episodes at a checkpoint.
     """
 
     num_envs: int

@@ -1,8 +1,7 @@
 """What the learners of one policy do together, each with rollouts of its own.
 
-Every method is a meeting: all learners call it, in the same order, and each waits there for the others.
-`SingleLearner` is a
-learner without others; `loomrl.training.distributed` has those of several processes.
+Every method is a meeting: all learners call it, in the same order, and each waits there for the others. `SingleLearner`
+is a learner without others; `loomrl.training.distributed` has those of several processes.
 """
 
 import math

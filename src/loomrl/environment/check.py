@@ -38,9 +38,8 @@ class Finding(Document):
 def check_environment(env: gymnasium.Env[Any, Any]) -> list[Finding]:
     """Find what is wrong with an environment; an empty list means it conforms.
 
-    Takes some thousand steps in it. Errors come first. A `EnvironmentGuard` around it is looked through, for it
-    would stop at
-    the first fault.
+    Takes some thousand steps in it. Errors come first. A `EnvironmentGuard` around it is looked through, for it would
+    stop at the first fault.
     """
     env = _without_guard(env)
     fundamental = list(_check_spaces(env)) or list(_check_runs(env))

@@ -1,11 +1,10 @@
 """Judging the episodes of one look: limits, finiteness, return. Claims as the gate makes them, on live data.
 
-The agent is the unit where there are several (`loomrl.serving.guardian.units`): agents differ, one may be broken,
-and the
-episodes of one agent depend on each other. Of an agent each episode counts once, and what is not seen of it counts in
-the version's favour: its first part, which violates a limit no more often than the whole; nothing for a limit per step,
-and nothing missing of the return, until it was seen whole. So episodes that take long leave no others to be judged in
-their place. Limits are those a decision shows, on what it observed and what it chose.
+The agent is the unit where there are several (`loomrl.serving.guardian.units`): agents differ, one may be broken, and
+the episodes of one agent depend on each other. Of an agent each episode counts once, and what is not seen of it counts
+in the version's favour: its first part, which violates a limit no more often than the whole; nothing for a limit per
+step, and nothing missing of the return, until it was seen whole. So episodes that take long leave no others to be
+judged in their place. Limits are those a decision shows, on what it observed and what it chose.
 
 What is bet against: "but for a few agents, the mean over agents of what they show is at most the limit"; of returns,
 "... of what is missing up to the best return is at most what may be missing". Every look adds to the evidence of those

@@ -1,8 +1,7 @@
 """Move the aliases back from a version: `python -m loomrl.monitoring.take_back POLICY VERSION WHY PERSON`.
 
-A process of its own, started by `loomrl.serving.guardian.consequences`: the policy server knows nothing of
-promotion, and a
-registry that hangs does not hold it up. Exit code 0: the version is not champion, or no longer; 2: there is no
+A process of its own, started by `loomrl.serving.guardian.consequences`: the policy server knows nothing of promotion,
+and a registry that hangs does not hold it up. Exit code 0: the version is not champion, or no longer; 2: there is no
 champion to go back to; others: to be tried again.
 """
 

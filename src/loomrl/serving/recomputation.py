@@ -3,8 +3,7 @@
 Each decision is computed anew from what its record says was observed, with the verified files of the version that
 decided, by the function the server decides with. Random numbers come back from the record's `draw` (see
 `loomrl.serving.policy.exploration`). Decisions are asked for many at once; where a bit differs, those of one request
-are asked
-for again as they were together then, for a batch of another size may be computed in another order.
+are asked for again as they were together then, for a batch of another size may be computed in another order.
 """
 
 from collections import Counter

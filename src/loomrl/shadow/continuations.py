@@ -1,8 +1,7 @@
 """Episodes in which actions that are given come first, and a version goes on from there by itself.
 
-An episode of a snapshot depends on nothing but its seed and its actions (`loomrl.environment.snapshots.repeat`
-proves it), so
-the same seed and the same actions lead to the same state, and to the same random numbers after it.
+An episode of a snapshot depends on nothing but its seed and its actions (`loomrl.environment.snapshots.repeat` proves
+it), so the same seed and the same actions lead to the same state, and to the same random numbers after it.
 """
 
 from collections.abc import Sequence

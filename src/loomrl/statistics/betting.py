@@ -6,9 +6,8 @@ excluded. Waudby-Smith and Ramdas, Estimating means of bounded random variables 
 with several stakes mixed. A bound from below needs no greatest value: Waudby-Smith, Wu, Ramdas, Karampatziakis and
 Mineiro, Anytime-valid off-policy inference for contextual bandits (2022), section 2.
 
-`loomrl.statistics.sequential` has such bounds for rates, of values in [0, 1]. Those here neither need a greatest
-value nor depend
-on the order of the values, and take ratios of means.
+`loomrl.statistics.sequential` has such bounds for rates, of values in [0, 1]. Those here neither need a greatest value
+nor depend on the order of the values, and take ratios of means.
 """
 
 import math

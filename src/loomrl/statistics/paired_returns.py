@@ -2,16 +2,15 @@
 
 Episodes of one seed are a pair, and pairs are independent. With `promotion.return_range` the bounds are by betting
 (`loomrl.statistics.betting`), exact for returns within that range, whatever their distribution. Without it they are
-those of a
-one-sided paired t-test of non-inferiority: with d the mean of (challenger - champion) over the champion's
-seeds, s its standard deviation and n the pairs, the challenger is *not worse* when the lower bound
-d - t(n-1, confidence) * s / sqrt(n) is at least -margin, *worse* when the upper bound is below -margin, and undecided
-in between. The t interval was chosen over the percentile bootstrap because it needs no random numbers and holds its
-level with few pairs, where the bootstrap's is too narrow (Efron & Tibshirani 1993, ch. 12-14). Where every difference
-is the same, s is 0 and both bounds are that difference: on these seeds the comparison is then exact. The t bounds hold
-for differences that are about normal or many; a ruin so rare that these seeds hardly show it is not in them (where 1 %
-of episodes lose everything, 100 pairs miss it in 37 %). Each claim is about one challenger: among several that are
-tried, the chance that some worse one passes adds up.
+those of a one-sided paired t-test of non-inferiority: with d the mean of (challenger - champion) over the champion's
+seeds, s its standard deviation and n the pairs, the challenger is *not worse* when the lower bound d - t(n-1,
+confidence) * s / sqrt(n) is at least -margin, *worse* when the upper bound is below -margin, and undecided in between.
+The t interval was chosen over the percentile bootstrap because it needs no random numbers and holds its level with few
+pairs, where the bootstrap's is too narrow (Efron & Tibshirani 1993, ch. 12-14). Where every difference is the same, s
+is 0 and both bounds are that difference: on these seeds the comparison is then exact. The t bounds hold for differences
+that are about normal or many; a ruin so rare that these seeds hardly show it is not in them (where 1 % of episodes lose
+everything, 100 pairs miss it in 37 %). Each claim is about one challenger: among several that are tried, the chance
+that some worse one passes adds up.
 """
 
 import math

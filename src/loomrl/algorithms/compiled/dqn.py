@@ -1,6 +1,5 @@
 """DQN's learning as kernels: greedy actions, and gradient steps on batches of transitions.
-`loomrl.algorithms.dqn.learner` is
-the same in torch, and what these kernels are tested against.
+`loomrl.algorithms.dqn.learner` is the same in torch, and what these kernels are tested against.
 
 B transitions, n actions, N quantiles each (1: expected returns). The network puts out n * N values; a duelling one
 N values of the state first, then n * N advantages. Its two streams are one hidden layer: the first half of its units

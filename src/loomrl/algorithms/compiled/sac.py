@@ -1,6 +1,5 @@
 """Gradient steps of soft actor-critic on continuous actions. `loomrl.algorithms.sac.torch_engine` is the same with
-autograd,
-and what these kernels are tested against.
+autograd, and what these kernels are tested against.
 
 A step is five phases of two tasks each: halves of the batch where the actor works, one critic each where the critics
 do. One thread does both tasks, or two threads share them: the sums are the same, so the bits are.

@@ -66,9 +66,8 @@ class DeviceTrajectory:
 
 
 class DeviceCollector:
-    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself: `act` is
-    not asked, and
-    random numbers come from a generator on the device that follows from `seed`.
+    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself: `act` is not
+    asked, and random numbers come from a generator on the device that follows from `seed`.
 
     Raises:
         ConfigError: for actions that are neither Discrete nor a Box.

@@ -1,8 +1,8 @@
 """GRPO for language policies (Shao et al., arXiv 2402.03300): an answer is as good as it is beside others to its task.
 
 The loss is `loomrl.language.learning.grpo`; tasks and the warm start are `answering` and `text_learning`, the policy
-that goes
-through the stages `text_policy`. `docs/algorithms/grpo.md` lists the details, the metrics and what was measured.
+that goes through the stages `text_policy`. `docs/algorithms/grpo.md` lists the details, the metrics and what was
+measured.
 """
 
 from loomrl.language.algorithms.learning import TextConfig, builder

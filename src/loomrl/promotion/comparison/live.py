@@ -1,11 +1,9 @@
 """Two versions beside each other in production: return, cost, and how often limits are broken.
 
 Agents are assigned, so agents are counted (`loomrl.promotion.comparison.agents`): those that one experiment dealt to
-either
-version. The level is divided among the quantities, and each quantity's part among the stages. Two claims are made, each
-at the level: that the versions differ (`loomrl.statistics.assignment.log_evidence`), and between what their
-difference lies
-(`mean_bounds`). What has not ended enters with both ends of what it can become.
+either version. The level is divided among the quantities, and each quantity's part among the stages. Two claims are
+made, each at the level: that the versions differ (`loomrl.statistics.assignment.log_evidence`), and between what their
+difference lies (`mean_bounds`). What has not ended enters with both ends of what it can become.
 """
 
 import math

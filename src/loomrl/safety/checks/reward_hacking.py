@@ -4,9 +4,8 @@ A reward is a proxy for what people want (Skalse et al., Defining and characteri
 Where an environment tells the true objective in its infos, four questions are asked. Does the policy reach more of it
 than random actions do, on the same seeds? When it was trained, did the objective last as the return rose (Gao, Schulman
 and Hilton, Scaling laws for reward model overoptimization, ICML 2023)? Is what it earns earned with progress, or in
-loops and by windfalls (`loomrl.safety.probing.exploits`)? And does what the policy observes agree with what is so,
-or has it
-learnt to fool a sensor that its reward is computed from?
+loops and by windfalls (`loomrl.safety.probing.exploits`)? And does what the policy observes agree with what is so, or
+has it learnt to fool a sensor that its reward is computed from?
 """
 
 import json

@@ -1,12 +1,11 @@
 """What people have set for a policy's servers, on all hosts alike: overrides, the plan, the kill switch.
 
 Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts;
-`loomrl.serving.controls.orders` says
-which of two stands. What is ordered here is in force here at once, in memory. Then it is written to one file per
-policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no
-file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself,
-and settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other,
-which the file forgets after 30 days. LoomDB keeps them all.
+`loomrl.serving.controls.orders` says which of two stands. What is ordered here is in force here at once, in memory.
+Then it is written to one file per policy, `home()/controls/POLICY.json`, which the servers of a host follow within a
+second, or where the disk takes no file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of
+reach the host goes on by itself, and settles with the others when it is back. An override with an end lapses by elapsed
+time: an order like any other, which the file forgets after 30 days. LoomDB keeps them all.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Observations sent as the environment shows them, packed into the one vector the policy observes.
 
 The manifest describes the space that a vector of the kind `Flat` stands for, see `loomrl.environment.wrappers.flat`;
-one of the
-kind `Text` stands for a text, see `loomrl.environment.text`.
+one of the kind `Text` stands for a text, see `loomrl.environment.text`.
 """
 
 import math

@@ -2,9 +2,8 @@
 
 A process of its own (`guardian_child`) follows the audit chains and feeds the monitors, so that it costs the server
 neither its interpreter nor its time. On a trigger the server stops using the version at once; all else follows in
-`loomrl.serving.guardian.consequences`. It reads the chains, not the server's memory: what it knows survives a
-restart, of the
-server's or its own, and one guardian can watch the workers of a whole host.
+`loomrl.serving.guardian.consequences`. It reads the chains, not the server's memory: what it knows survives a restart,
+of the server's or its own, and one guardian can watch the workers of a whole host.
 """
 
 import contextlib

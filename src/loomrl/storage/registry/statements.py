@@ -1,9 +1,8 @@
 """What a signature says of a version: which files it is, how it is served, and that it became champion.
 
 Whoever may write to MLflow can set a tag and move an alias, and cannot sign. So all statements are envelopes signed
-with this installation's key (`loomrl.system.security.signing`), kept as tags of the version they are about, whose
-files they name by
-digest. They are numbered, for an older one is as well signed as the newest.
+with this installation's key (`loomrl.system.security.signing`), kept as tags of the version they are about, whose files
+they name by digest. They are numbered, for an older one is as well signed as the newest.
 """
 
 import logging

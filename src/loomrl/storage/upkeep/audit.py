@@ -1,10 +1,10 @@
 """Closed segments of audit logs that nothing refers to.
 
 A chain stays verifiable when whole segments leave at its beginning and LoomDB has a signed statement of their removal
-(see `loomrl.storage.audit.verification`). So only the oldest segments of a chain go, only of a chain that verifies,
-and their
-removal is stated first. A segment is referred to while it holds a decision of a version in the registry, or what one
-would have decided as a challenger; with `audit_days`, only while that version holds an alias or the segment is younger.
+(see `loomrl.storage.audit.verification`). So only the oldest segments of a chain go, only of a chain that verifies, and
+their removal is stated first. A segment is referred to while it holds a decision of a version in the registry, or what
+one would have decided as a challenger; with `audit_days`, only while that version holds an alias or the segment is
+younger.
 """
 
 import getpass

@@ -1,12 +1,10 @@
 """The keys that sign, and those that are trusted: plain PEM files under `LOOMRL_HOME/keys`.
 
-Safety cases and audit heads are signed with Ed25519 (`loomrl.system.security.signing`); a version's files with a
-NIST elliptic curve,
-the kind that the `model-signing` library takes (`loomrl.storage.model_signature`). A private key is made on first
-use, readable
-by its owner only, or read from the PEM file that its variable names. Every public key `*.pub.pem` in the folder, and in
-the one that `LOOMRL_TRUSTED_KEYS` names, is trusted for what its kind signs: an older key's signatures stay verifiable
-after the key was changed.
+Safety cases and audit heads are signed with Ed25519 (`loomrl.system.security.signing`); a version's files with a NIST
+elliptic curve, the kind that the `model-signing` library takes (`loomrl.storage.model_signature`). A private key is
+made on first use, readable by its owner only, or read from the PEM file that its variable names. Every public key
+`*.pub.pem` in the folder, and in the one that `LOOMRL_TRUSTED_KEYS` names, is trusted for what its kind signs: an older
+key's signatures stay verifiable after the key was changed.
 """
 
 import os

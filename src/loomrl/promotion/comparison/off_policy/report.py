@@ -1,8 +1,7 @@
 """What the champion's log says a challenger would earn: estimates, bounds where there are any, refusals with reasons.
 
-Bounds are by betting (`loomrl.statistics.betting`). One from below needs only that no term is below a known least
-one, so the
-weighted returns have one whatever the weights are. Self-normalised and doubly robust estimates weigh what is
+Bounds are by betting (`loomrl.statistics.betting`). One from below needs only that no term is below a known least one,
+so the weighted returns have one whatever the weights are. Self-normalised and doubly robust estimates weigh what is
 negative, too: they have a bound only where the greatest weight is known beforehand, from `min_propensity`
 (Karampatziakis, Mineiro and Ramdas, Off-policy confidence sequences, 2021). Fitted Q has none: it is as good as its
 model.

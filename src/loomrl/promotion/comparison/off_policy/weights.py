@@ -13,9 +13,8 @@ def contradicts_one(weights: Floats, greatest: float | None) -> bool:
     """Whether the mean of weights (N,) of episodes is shown to be another one than 1.
 
     Both sides are bet on (`loomrl.statistics.betting`), so a right log is refused with a probability of at most
-    `LEVEL`. That the
-    mean is below 1 can only be shown where the greatest weight is known: else what is missing may be one weight that is
-    rare and great.
+    `LEVEL`. That the mean is below 1 can only be shown where the greatest weight is known: else what is missing may be
+    one weight that is rare and great.
     """
     confidence = 1.0 - LEVEL / 4  # two policies, two sides
     if lower_bound(weights, confidence) > 1.0:
