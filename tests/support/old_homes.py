@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "old_homes"
-COMMITS = ("cc7093e", "0375cfd")
+COMMITS = ("cc7093e", "0375cfd", "f2ebf1e")
 _WRITTEN_AT = "/home/ada/project/.loomrl"  # what the kept registries name as their place
 _PLACES = (
     ("model_versions", "source"),
