@@ -20,8 +20,6 @@ Json = dict[str, Any]
 
 # --- environment ------------------------------------------------------------------------------------------------
 
-OPSET = 17  # of ONNX, where a config names none
-
 
 class EnvironmentSpec(Document):
     """What an environment is: enough to construct it again.

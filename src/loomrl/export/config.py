@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from loomrl.algorithms.policies import OPSET
 from loomrl.system.schema import Section
-from loomrl.types import OPSET
 
 
 class ExportConfig(Section):

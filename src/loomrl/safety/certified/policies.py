@@ -43,7 +43,7 @@ def network_of(policy: Any, action_space: Any) -> ExaminedNetwork:
 def _graph(policy: Any) -> bytes:
     if isinstance(getattr(policy, "graph", None), bytes):
         return bytes(policy.graph)
+    from loomrl.algorithms.policies import OPSET
     from loomrl.algorithms.policies.onnx_graph import build_graph
-    from loomrl.types import OPSET
 
     return build_graph(policy, OPSET)
