@@ -15,11 +15,11 @@ import torch.distributed as dist
 from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
-from loomrl.algorithms import ppo, ppo_lagrangian, recurrent_ppo
-from loomrl.algorithms.dqn import learner as dqn
+from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
+from loomrl.algorithms.dqn import learner as dqn_learner
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
 from loomrl.algorithms.replay.spec import Transitions
-from loomrl.algorithms.sac import learner as sac
+from loomrl.algorithms.sac import learner as sac_learner
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.group import DistributedLearnerGroup
@@ -248,11 +248,11 @@ def replay_steps(
     algorithm = plugin.build(config, OBSERVATION, action, seed=1, total_env_steps=2000, peers=peers)
     for step in range(3):
         batch = joined_batch([batch_of(action, rank, step, share) for rank in ranks])
-        if isinstance(algorithm, dqn.DQN):
-            metrics = dict(zip(dqn.STEP_METRICS, algorithm.learner.step(batch, 1e-3)[0].tolist(), strict=True))
+        if isinstance(algorithm, dqn_learner.DQN):
+            metrics = dict(zip(dqn_learner.STEP_METRICS, algorithm.learner.step(batch, 1e-3)[0].tolist(), strict=True))
         else:
             sums = algorithm._learner.learn(batch, 1, NoiseOf(ranks, step))
-            metrics = dict(zip(sac.STEP_METRICS, sums.tolist(), strict=True))
+            metrics = dict(zip(sac_learner.STEP_METRICS, sums.tolist(), strict=True))
     state = {name: value for name, value in algorithm.state_dict().items() if "replay." not in name}
     return metrics, state
 
