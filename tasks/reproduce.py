@@ -43,7 +43,7 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
     policy = read_run(run_id).policy
     target = f"{stage}@{policy}"
     _name_tampering(run_id, stage)
-    _list_code(run_id, policy)
+    _list_code(run_id, stage, policy)
     path = run_folder(run_id) / "events" / f"{stage}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
@@ -61,13 +61,13 @@ def reproduce(run_id: str, stage: str, entry: StageEntry, force: bool = False) -
             db.link(f"run:{run_id}", "used", node)
 
 
-def _list_code(run_id: str, policy: str) -> None:
-    """Have DVC list anew which code the stages run where that has changed; a project before this list depends on
-    folders of sources instead.
+def _list_code(run_id: str, stage: str, policy: str) -> None:
+    """Have DVC list anew which code the stages run where that of `stage` has changed; a project before this list
+    depends on folders of sources instead.
     """
     stages = yaml.safe_load((project_root() / "dvc.yaml").read_text())["stages"]
     is_listed = CODE in provenance.lock_entries(project_root(), policy)
-    if CODE not in stages or (is_listed and is_current(run_config(run_id), project_folders(run_id))):
+    if CODE not in stages or (is_listed and is_current(stage, run_config(run_id), project_folders(run_id))):
         return
     os.environ.pop(VARIABLE, None)  # its errors go to the terminal: no task follows it
     try:

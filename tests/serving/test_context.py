@@ -16,12 +16,12 @@ from loomrl.cli.orders import override_app
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.serving.policy.exploration import explore
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.serving.server import check_exposure
 from loomrl.storage.audit.heads import anchor
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import segments
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.http.listening import check_exposure
 from loomrl.system.http.tokens import Holder, Tokens
 
 BLOCKED = """

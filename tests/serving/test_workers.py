@@ -23,12 +23,12 @@ from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.recomputation import LogRecomputation
-from loomrl.serving.server import bind
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.supervision import supervisor
 from loomrl.serving.workers.agreement import Agreement
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
+from loomrl.system.http.listening import bind
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}

@@ -10,10 +10,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = {"src": ROOT / "src", "tests/support": ROOT / "tests" / "support", ".": ROOT}  # where imports are found
+FOLDERS = (ROOT / "src", ROOT / "tests" / "support", ROOT)  # where imports are found
 
 
 def changed(revision: str) -> set[Path]:
@@ -54,9 +55,10 @@ def _imported(path: Path) -> Iterator[Path]:
         yield from (found for name in names if (found := _file_of(name)) is not None)
 
 
+@cache
 def _file_of(module: str) -> Path | None:
     parts = module.split(".")
-    for folder in FOLDERS.values():
+    for folder in FOLDERS:
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
             if path.is_file():
                 return path

@@ -60,16 +60,13 @@ def _wrong_with(name: str, definition: Definition) -> Iterator[str]:
     if definition.name in OURS_ALONE:
         yield f"{name}: use the field's word, see docs/architecture.md"
     if isinstance(definition, ast.ClassDef):
-        fields = [one.target.id for one in definition.body if isinstance(one, ast.AnnAssign) and _is_name(one.target)]
+        targets = [one.target for one in definition.body if isinstance(one, ast.AnnAssign)]
+        fields = [target.id for target in targets if isinstance(target, ast.Name)]
         yield from (f"{name}.{field}: use the field's word" for field in fields if field in OURS_ALONE)
     is_public = not any(part.startswith("_") for part in name.split("."))
     docstring = ast.get_docstring(definition)
     if is_public and docstring is not None and len(docstring.split()) < LEAST_WORDS:
         yield f"{name}: {docstring!r} says too little; say what comes back, its shape, unit and errors"
-
-
-def _is_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,14 @@ def test_an_old_name_gives_the_module_itself_and_warns(old: str) -> None:
     assert module.__spec__.name == module.__name__ == new_name(old)
 
 
-def test_every_old_name_has_its_module() -> None:
-    for new in RENAMED.values():
+@pytest.mark.filterwarnings("ignore:.* now, and its old name ends:DeprecationWarning")
+def test_every_old_name_is_found_and_nothing_else_has_it() -> None:
+    for old, new in RENAMED.items():
         assert importlib.util.find_spec(new) is not None, new
+        found = importlib.util.find_spec(old)
+        assert found is not None, old
+        is_alias = found.name == new or type(found.loader).__module__ == "loomrl.system.moved"
+        assert is_alias, f"{old} is a module of its own"
 
 
 def test_what_never_was_is_not_found() -> None:

@@ -13,6 +13,7 @@ from loomrl.serving.settings import ServerSettings
 from loomrl.serving.workers.address import WorkerAddress
 from loomrl.system.http.accepting import Acceptor
 from loomrl.system.http.intake import be_quiet
+from loomrl.system.http.listening import end_well
 
 if TYPE_CHECKING:
     from loomrl.serving.context import ServerContext
@@ -89,8 +90,3 @@ def run(server: _Server, sockets: Sequence[socket.socket]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_well)
     server.run(sockets=list(sockets))
-
-
-def end_well(_number: int, _frame: FrameType | None) -> None:
-    """Handles a signal: to be told to stop is no failure."""
-    raise SystemExit(0)

@@ -8,29 +8,28 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_file_location
 from types import ModuleType
 
-# The new package -> what moved there; "old:new" where the last name changed as well.
+# The new package -> what moved there; "old:new" where the last name changed as well. Not here are modules whose old
+# name a package has now: algorithms.dqn, algorithms.networks, algorithms.sac, cli, promotion.comparison, runs,
+# safety.case and serving.controls.
 _MOVED = {
-    "system": "files home schema names lifetime pipes processors machine_code events plain",
+    "system": "files home schema names lifetime pipes processors machine_code events",
     "system.security": "encryption signing signing_keys secret_files secret_keywords credentials web_access",
     "statistics": (
-        "assignment betting sequential safety.spending evaluation.statistics:intervals "
-        "shadow.statistics:clustered evaluation.paired_returns"
+        "assignment betting sequential safety.spending evaluation.statistics:intervals shadow.statistics:clustered"
     ),
     "runs": "preflight config stages report tuning environment.verify:verify_snapshot",
-    "storage": "runs:run_record provenance loomdb registry upkeep promotion.ledger model_signature",
+    "storage": "provenance loomdb registry upkeep promotion.ledger model_signature",
     "environment": "finite",
     "algorithms": "replay",
     "training": "distributed distributed.config:config gym.integration:integrated training.narrator:progress_reporter",
-    "promotion.comparison": (
-        "comparison.agents comparison.compare comparison.config comparison.live "
-        "promotion.comparison:returns offpolicy:off_policy monitoring.window"
-    ),
+    "promotion": "comparison",
+    "promotion.comparison": "offpolicy:off_policy monitoring.window",
     "cli": (
         "comparison.commands:comparison environment.commands:environment serving.commands:serving "
         "serving.operator_commands:orders serving.audit_commands:audit promotion.commands:promotion "
         "report.commands:report safety.commands:safety safety.certified.commands:certified "
         "safety.model_checking.commands:model_checking upkeep.commands:upkeep "
-        "trajectory.commands:trajectory inference.commands:inference cli:main"
+        "trajectory.commands:trajectory inference.commands:inference"
     ),
     "language": "inference trajectory",
     "system.http": (
@@ -49,10 +48,10 @@ _MOVED = {
     "serving.api": (
         "serving.app serving.status serving.several:worker_group serving.batching serving.bodies "
         "serving.budget serving.control serving.hot serving.inference_protocol serving.replies "
-        "serving.rollback serving.tensors serving.dashboard serving.policy_api"
+        "serving.rollback serving.tensors serving.dashboard"
     ),
     "serving.decisions": (
-        "serving.requests serving.packing serving.retries serving.asking:asking_tokens serving.decider "
+        "serving.requests serving.packing serving.retries serving.decider "
         "serving.authority serving.choosing serving.groups:batches serving.memory serving.feedback serving.limits "
         "serving.decision_records:records serving.actions"
     ),
@@ -60,9 +59,7 @@ _MOVED = {
         "serving.model serving.shield serving.exploration serving.roles serving.sources serving.aliases "
         "serving.last_verified serving.distance"
     ),
-    "serving.controls": (
-        "serving.controls serving.orders serving.overrides serving.plan serving.numbering serving.elapsed"
-    ),
+    "serving.controls": ("serving.orders serving.overrides serving.plan serving.numbering serving.elapsed"),
     "serving.guardian": (
         "serving.quarantine monitoring.announce monitoring.config monitoring.consequences "
         "monitoring.evidence monitoring.exchange monitoring.guardian monitoring.guardian_child:child "
@@ -80,14 +77,12 @@ _MOVED = {
         "algorithms.policy algorithms.actor_critic algorithms.recurrent algorithms.distributions "
         "export.graph:onnx_graph"
     ),
-    "algorithms.networks": "algorithms.networks:modules algorithms.encoders algorithms.preprocessing",
+    "algorithms.networks": "algorithms.encoders algorithms.preprocessing",
     "algorithms.dqn": (
-        "algorithms.dqn_compiled:compiled algorithms.dqn_policy:policy "
-        "algorithms.dqn_torch:torch_engine algorithms.dqn:learner"
+        "algorithms.dqn_compiled:compiled algorithms.dqn_policy:policy algorithms.dqn_torch:torch_engine"
     ),
     "algorithms.sac": (
-        "algorithms.sac_compiled:compiled algorithms.sac_policy:policy "
-        "algorithms.sac_torch:torch_engine algorithms.sac:learner"
+        "algorithms.sac_compiled:compiled algorithms.sac_policy:policy algorithms.sac_torch:torch_engine"
     ),
     "language.algorithms": (
         "algorithms.answering algorithms.text_learning:learning algorithms.text_policy:policy "
@@ -104,7 +99,7 @@ _MOVED = {
     "environment.sources": (
         "environment.source environment.roots environment.importer environment.dependencies environment.plugins"
     ),
-    "safety.case": ("safety.case:document safety.evidence safety.standing safety.tally safety.counterexample"),
+    "safety.case": ("safety.evidence safety.standing safety.tally safety.counterexample"),
     "safety.probing": (
         "safety.search.playing safety.probes safety.worlds safety.repeats safety.samples safety.drops safety.exploits"
     ),
@@ -127,12 +122,10 @@ _MOVED = {
     ),
     "language.trajectory.api": (
         "trajectory.app trajectory.router trajectory.bodies trajectory.posting trajectory.posts "
-        "trajectory.delivery trajectory.view trajectory.upkeep trajectory.metrics "
-        "trajectory.replies"
+        "trajectory.delivery trajectory.view trajectory.upkeep trajectory.metrics"
     ),
     "language.inference.api": (
-        "inference.answering inference.app inference.asking inference.completing inference.updating "
-        "inference.metrics inference.replies"
+        "inference.answering inference.app inference.asking inference.completing inference.updating inference.metrics"
     ),
     "language.policies": (
         "language.policy language.model language.transformer language.pretrained language.cache "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loomrl.algorithms.replay.buffer import ReplayBuffer
-from loomrl.algorithms.replay.columns import dealt
+from loomrl.algorithms.replay.columns import redistribute
 from loomrl.algorithms.replay.prioritized import PrioritizedReplay
 from loomrl.algorithms.replay.spec import ReplaySpec
 from loomrl.types import Trajectory
@@ -57,7 +57,7 @@ def test_columns_are_dealt_in_order(
     before: list[list[int]], after: list[list[int]], kind: type[Any], frame_stack: int
 ) -> None:
     states = [filled(columns, kind, frame_stack).state_dict() for columns in before]
-    found = dealt(states, len(after), len(after[0]))
+    found = redistribute(states, len(after), len(after[0]))
     for columns, state in zip(after, found, strict=True):
         replay = filled(columns, kind, frame_stack)
         wanted = replay.state_dict()

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from loomrl.serving.server import bind
 from loomrl.system.http import accepting
 from loomrl.system.http.accepting import Acceptor
+from loomrl.system.http.listening import bind
 
 
 class Greets(asyncio.Protocol):

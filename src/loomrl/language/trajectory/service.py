@@ -9,12 +9,11 @@ from pathlib import Path
 
 import uvicorn
 
-from loomrl.serving.server import address_of, bind, check_exposure
-from loomrl.serving.uvicorn_server import end_well
 from loomrl.system.files import write_json
 from loomrl.system.http.asgi import Receive, Scope, Send
 from loomrl.system.http.bounded import bounded_by
 from loomrl.system.http.intake import Intake, be_quiet
+from loomrl.system.http.listening import address_of, bind, check_exposure, end_well
 from loomrl.system.http.tokens import Tokens, configured
 
 log = logging.getLogger(__name__)

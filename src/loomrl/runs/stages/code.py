@@ -14,16 +14,16 @@ INPUTS: tuple[str, ...] = ()
 
 def run(config: PolicyConfig, folders: Folders) -> None:
     """Write `STAGE.json`, path below `loomrl/` -> SHA-256, for each stage."""
-    for stage, document in documents(config).items():
-        write_atomic(folders[CODE] / f"{stage}.json", document)
+    for stage in STAGES:
+        write_atomic(folders[CODE] / f"{stage}.json", document(stage, config))
 
 
-def is_current(config: PolicyConfig, folders: Folders) -> bool:
-    """Whether the documents are there and say what the code is now."""
-    paths = {folders[CODE] / f"{stage}.json": document for stage, document in documents(config).items()}
-    return all(path.is_file() and path.read_bytes() == document for path, document in paths.items())
+def is_current(stage: str, config: PolicyConfig, folders: Folders) -> bool:
+    """Whether the document of a stage is there and says what its code is now."""
+    path = folders[CODE] / f"{stage}.json"
+    return path.is_file() and path.read_bytes() == document(stage, config)
 
 
-def documents(config: PolicyConfig) -> dict[str, bytes]:
-    """Stage -> its document, as JSON with sorted keys."""
-    return {stage: canonical_json(stage_code(stage, config.training.algorithm)) for stage in STAGES}
+def document(stage: str, config: PolicyConfig) -> bytes:
+    """The document of a stage, as JSON with sorted keys."""
+    return canonical_json(stage_code(stage, config.training.algorithm))

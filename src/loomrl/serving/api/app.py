@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ import orjson
 from loomrl.serving.api import bodies, policy_api, replies
 from loomrl.serving.api import inference_protocol as v2
 from loomrl.serving.api.batching import Batcher, DecisionRequest
-from loomrl.serving.api.budget import Budget, check_lists
+from loomrl.serving.api.budget import Budget
 from loomrl.serving.api.control import ControlRoutes, is_order
 from loomrl.serving.api.dashboard.routes import Dashboard
 from loomrl.serving.api.rollback import Rollback
@@ -25,7 +25,6 @@ from loomrl.serving.decisions.decider import Outcome
 from loomrl.serving.decisions.packing import num_lists
 from loomrl.serving.decisions.packing import packed as packed_observations
 from loomrl.serving.decisions.requests import (
-    LARGE,
     DecisionRequests,
     check_shapes,
     parse_feedback,
@@ -54,11 +53,13 @@ from loomrl.system.http.asgi import (
 from loomrl.system.http.browsers import check_host, is_loopback
 from loomrl.system.http.guard import AGENT, Admission, admit, check_agents
 from loomrl.system.http.intake import Intake, IntakeLimits
+from loomrl.system.http.large_bodies import LARGE, check_lists
 from loomrl.system.http.problems import Problem
-from loomrl.system.http.routing import BYTES_TYPE, JSON_TYPE, Handler, Link, Route, RouteTable
+from loomrl.system.http.routing import BYTES_TYPE, JSON_TYPE, Link, Route, RouteTable
 
 log = logging.getLogger(__name__)
 HotHandler = Callable[[Scope, bytes, float], Response | DecisionRequest]
+Handler = Callable[[Scope, bytes, float], Response | DecisionRequest | Awaitable[Response]]
 _LISTS_BESIDE = 1_000  # and objects, of a request, beside those of its rows
 _PENDING_BYTES = 8 * 2**20  # of requests without an answer, in all connections; more where bodies may be larger
 _LARGE = 2**16  # packing more would keep decisions waiting

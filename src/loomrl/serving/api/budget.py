@@ -10,9 +10,9 @@ import time
 from collections import OrderedDict
 
 from loomrl.serving.decisions.limits import TokenBucket
-from loomrl.serving.decisions.requests import LARGE
 from loomrl.system.http.asgi import Scope
 from loomrl.system.http.guard import holder_name
+from loomrl.system.http.large_bodies import LARGE
 from loomrl.system.http.problems import Problem
 
 _PAID = "loomrl.paid"  # in a scope: the bytes that were paid for it
@@ -76,21 +76,6 @@ class Budget:
         else:
             self._buckets.move_to_end(sender)
         return bucket
-
-
-def check_lists(body: bytes, num_bytes: int, most: int) -> None:
-    """Refuse JSON, the first `num_bytes` of a body, with more lists and objects than a request can have.
-
-    They are what makes parsing slow: an empty list takes two bytes of a body, and 56 of memory.
-
-    Raises:
-        Problem: 413.
-    """
-    if num_bytes < LARGE:
-        return
-    found = body.count(b"[", 0, num_bytes) + body.count(b"{", 0, num_bytes)
-    if found > most:
-        raise Problem(413, f"the body has {found} lists and objects; at most {most} are read in one request")
 
 
 def _sender(scope: Scope) -> str:

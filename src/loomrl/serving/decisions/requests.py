@@ -17,10 +17,10 @@ import orjson
 from numpy.typing import NDArray
 
 from loomrl.serving.policy.model import SMALL, ServedPolicy
+from loomrl.system.http.large_bodies import LARGE
 from loomrl.system.http.problems import Problem
 
 MAX_ID = 128
-LARGE = 2**14  # bytes of a body; parsing smaller ones costs no more than a decision does
 MAX_ROWS = 8_192  # decisions, or entries of feedback, in one request
 _REQUEST_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))

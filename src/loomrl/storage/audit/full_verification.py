@@ -11,6 +11,7 @@ from loomrl.storage.audit.hosts import audit_roots
 from loomrl.storage.audit.verification import ChainReport, missing_chain, verify_chain
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.system.home import shares_loomdb
+from loomrl.system.plain import on_one_line
 
 LOOMDB = "LoomDB"  # as findings name its statements
 _UNPLACED = (
@@ -84,22 +85,17 @@ def verify_all(
         if policy not in (None, server.partition("/")[0]):
             continue
         if not everywhere and shares_loomdb() and host not in ("", socket.gethostname()):
-            report.elsewhere[printable(server)] = host
+            report.elsewhere[on_one_line(server)] = host
         else:
             report.chains.append(missing_chain(server, known[server]))
             if not host and shares_loomdb():
                 report.chains[-1].notes.append(_UNPLACED)
     for chain in report.chains:  # what files are called, and rows say, may be any bytes
-        chain.server, chain.findings = printable(chain.server), [*map(printable, chain.findings)]
-        chain.notes = [*map(printable, chain.notes)]
-    report.findings = [*map(printable, report.findings)]
+        chain.server, chain.findings = on_one_line(chain.server), [*map(on_one_line, chain.findings)]
+        chain.notes = [*map(on_one_line, chain.notes)]
+    report.findings = [*map(on_one_line, report.findings)]
     _accept(report, statements)
     return report
-
-
-def printable(text: str) -> str:
-    """A text without what no terminal shows; names of files may not even be Unicode."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _folders(policy: str | None, everywhere: bool) -> list[Path]:

@@ -1,21 +1,17 @@
 """The table of routes: what answers a request, and what the API's description says of it, in one place."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
-from loomrl.system.http.asgi import Response, Scope
+from loomrl.system.http.asgi import Scope
 from loomrl.system.http.guard import RouteGuard
 from loomrl.system.http.problems import Problem
 from loomrl.system.schema import Document
 
-if TYPE_CHECKING:
-    from loomrl.serving.api.batching import DecisionRequest
-
-# (scope, body, started), then what its path names
-Handler = Callable[..., "Response | DecisionRequest | Awaitable[Response]"]
+Handler = Callable[..., Any]  # what a server's handlers take before the places of their paths, and give, is its own
 JSON_TYPE, BYTES_TYPE = "application/json", "application/octet-stream"
 _PLACE = re.compile(r"\\\{(\w+)\\\}")  # as `re.escape` writes it
 

@@ -24,14 +24,13 @@ from loomrl.language.inference.engine import Completions
 from loomrl.language.inference.scheduler import Busy
 from loomrl.language.policies.tokens import Tokenizer
 from loomrl.language.trajectory.wire import parse
-from loomrl.serving.api.budget import check_lists
 from loomrl.system.http.asgi import ClientGone, Response, as_json
+from loomrl.system.http.large_bodies import LARGE, check_lists
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request, beside
 
 _RETRY = {"Retry-After": "1"}
 _MODEL = "loomrl"
-_LARGE = 2**14  # bytes
 _MAX_LISTS = 50_000  # and objects, of a large body; brackets in its texts count, too
 T = TypeVar("T")
 
@@ -143,7 +142,7 @@ def _check(request: Request) -> None:
 
 async def _run_beside(request: Request, work: Callable[[], T]) -> T:
     """What reading a request takes; in a thread where that may be long: tokens are made one by one."""
-    return await beside(len(request.body), work, _LARGE)
+    return await beside(len(request.body), work, LARGE)
 
 
 def _has_prompt(body: bytes) -> bool:

@@ -17,8 +17,8 @@ from loomrl.language.trajectory.state.groups import GroupIntake, describe_reject
 from loomrl.language.trajectory.state.packing import TrajectoryGroup
 from loomrl.language.trajectory.storage.journal import HubJournal
 from loomrl.language.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
-from loomrl.serving.api.budget import check_lists
 from loomrl.system.http.asgi import Response
+from loomrl.system.http.large_bodies import check_lists
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request, beside
 
