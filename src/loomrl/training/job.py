@@ -1,7 +1,5 @@
 """What is to be learnt, from what, and how: all that one process, or several on other machines, need to begin."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,8 +84,7 @@ class TrainingJob:
         Raises:
             ConfigError: when the engine that is asked for cannot learn in these spaces.
         """
-        choose = getattr(get_algorithm(self.config.algorithm), "choose_engine", None)
-        return "torch" if choose is None else str(choose(self.parameters, *self.spaces))
+        return get_algorithm(self.config.algorithm).choose_engine(self.parameters, *self.spaces)
 
     @cached_property
     def inputs_digest(self) -> str:
@@ -109,16 +106,13 @@ class TrainingJob:
         Raises:
             ConfigError: for spaces the algorithm does not accept.
         """
-        build: Callable[..., Algorithm] = get_algorithm(self.config.algorithm).build
-        surroundings = surroundings_of(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
-        offered = {"surroundings": surroundings, "peers": peers}
-        accepted = inspect.signature(build).parameters
-        return build(
+        return get_algorithm(self.config.algorithm).build(
             self.parameters,
             *self.spaces,
             seed=derive(self.config.seed, Purpose.WEIGHTS),
             total_env_steps=self.config.total_env_steps,
-            **{name: value for name, value in offered.items() if name in accepted},
+            surroundings=surroundings_of(self.snapshot, folder, self.config.checkpoint_interval_env_steps),
+            peers=peers,
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:

@@ -79,9 +79,8 @@ class Validation:
         """Returns and lengths of the episodes, and the episodes themselves. Those are left out where the policy can
         `play` all of them in one call and nobody asks for `whole` ones."""
         config = self.config
-        play = getattr(policy, "play", None)
         with self._environments() as envs:
-            if play is not None and not whole and (played := play(envs, config.seeds)) is not None:
+            if not whole and (played := policy.play(envs, config.seeds)) is not None:
                 returns, lengths = played
                 return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))

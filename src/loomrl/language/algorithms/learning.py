@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import Algorithm, State
 from loomrl.errors import LoomRLError
 from loomrl.language.algorithms.answering import AnswerCollector, Answered
 from loomrl.language.algorithms.policy import TextPolicy
@@ -26,7 +26,7 @@ from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import ByteTokenizer
 from loomrl.language.policies.transformer import TransformerConfig
 from loomrl.system.schema import Section
-from loomrl.types import Act
+from loomrl.types import Act, ActFunction
 
 
 class TextWarmStartConfig(Section):
@@ -59,14 +59,14 @@ class TextConfig(LearnerConfig):
         return self
 
 
-class TextLearning:
+class TextLearning(Algorithm):
     """An `Algorithm` for environments of text. Whoever builds it names the learner that takes over after the warm
     start."""
 
     rollout_length = 1  # an answer ends an episode
 
     def __init__(self, config: TextConfig, policy: TextPolicy, learner: type[LanguageLearner]) -> None:
-        self.config, self.policy = config, policy
+        self.config, self._policy = config, policy
         self.num_envs, self.num_samples = config.num_tasks * config.num_samples, config.num_samples
         self.temperature = config.temperature
         self.language = LanguagePolicy(ByteTokenizer(), policy.model)
@@ -76,6 +76,11 @@ class TextLearning:
 
     def _begin(self) -> LanguageLearner:
         return self._make_learner(self.config, self.language)
+
+    @property
+    def policy(self) -> TextPolicy:
+        """The policy as it is now."""
+        return self._policy
 
     @property
     def wants_examples(self) -> bool:
@@ -92,7 +97,12 @@ class TextLearning:
         temperature = 0.0 if self.wants_examples else self.temperature
         return SamplingConfig(temperature=temperature, max_tokens=self.policy.answer_bytes)
 
-    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> AnswerCollector:  # noqa: ARG002
+    def collector(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        seed: int,  # noqa: ARG002
+        act: ActFunction | None = None,  # noqa: ARG002
+    ) -> AnswerCollector:
         """Of tasks, whose seeds it draws anew for each rollout."""
         return AnswerCollector(envs, self)
 
@@ -100,7 +110,11 @@ class TextLearning:
         """Greedy answers: those it explores with are its collector's business."""
         return self.policy.act(obs, rng)
 
-    def update(self, answered: Answered, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+    def update(  # type: ignore[override]  # what its own collector gives
+        self,
+        answered: Answered,
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> dict[str, float]:
         """Learn from one rollout: examples until enough answers are right, then the answers themselves.
 
         Raises:

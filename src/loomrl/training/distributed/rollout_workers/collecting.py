@@ -7,7 +7,7 @@ from loomrl.environment.vector.states import State
 from loomrl.training.distributed.rollout_workers.pool import RolloutTask, RolloutWorkerPool
 from loomrl.training.distributed.rollout_workers.rollouts import PolicyState, beside, demand_fresh, finished_in_order
 from loomrl.training.processes import union
-from loomrl.types import ActFunction, Json, Trajectory
+from loomrl.types import Json, Trajectory
 
 
 class CollectedByWorkers:
@@ -41,7 +41,7 @@ class CollectedByWorkers:
         self._saved = {}
         return self
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
+    def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
         """What all workers have collected, with the learner's policy and number of steps.
 
         Raises:
