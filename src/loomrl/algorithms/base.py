@@ -111,11 +111,12 @@ class CollectedRollout(Protocol):
 class RolloutCollector(Protocol):
     """Steps environments for an algorithm. Who makes one names what acts; `collect` only asks for more.
 
-    Episodes go on from one `collect` to the next. `finished` holds (return, length) of every episode that ended since
-    it was last cleared.
+    Episodes go on from one `collect` to the next.
     """
 
-    finished: list[tuple[float, int]]
+    @property
+    def finished(self) -> list[tuple[float, int]]:
+        """(return, length) of every episode that ended since the caller last cleared the list."""
 
     @property
     def is_resumable(self) -> bool:
