@@ -169,9 +169,11 @@ class OldCollector:
     def __init__(self, envs: Any, seed: int) -> None:
         self.envs, self.seed = envs, seed
         self.finished: list[tuple[float, int]] = []
+        self._inner: Collector | None = None
 
     def collect(self, act: Any, num_steps: int, rng: np.random.Generator) -> Any:
-        return Collector(self.envs, self.seed, act).collect(num_steps, rng)
+        self._inner = self._inner or Collector(self.envs, self.seed, act)
+        return self._inner.collect(num_steps, rng)
 
 
 def duck(algorithm: Algorithm, **more: Any) -> Any:

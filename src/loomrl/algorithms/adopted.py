@@ -125,25 +125,25 @@ class CollectorWithAct:
 
     @property
     def finished(self) -> list[tuple[float, int]]:
-        """See `RolloutCollector`."""
+        """(return, length) of the episodes that ended since the list was last cleared."""
         found: list[tuple[float, int]] = self._collector.finished
         return found
 
     @property
     def is_resumable(self) -> bool:
-        """See `RolloutCollector`."""
+        """Whether episodes go on from `state_dict()`; False where the collector does not say."""
         return getattr(self._collector, "is_resumable", False)
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> CollectedRollout:
-        """See `RolloutCollector`."""
+        """The next `num_steps` steps of every environment, with what acts."""
         rollout: CollectedRollout = self._collector.collect(self._act, num_steps, rng)
         return rollout
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """See `RolloutCollector`."""
+        """The environments and their episodes so far: arrays (B, ...)."""
         state: dict[str, NDArray[Any]] = self._collector.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, NDArray[Any]]) -> int:
-        """See `RolloutCollector`."""
+        """Go on from `state_dict()`; returns how many environments begin another episode instead."""
         return int(self._collector.load_state_dict(state))

@@ -102,7 +102,7 @@ class CollectedRollout(Protocol):
 
     @property
     def num_transitions(self) -> int:
-        """T x B."""
+        """Steps times environments: T x B."""
 
     def unusable_reward(self) -> tuple[int, float] | None:
         """The first environment with a reward that float32 cannot hold, and that reward; None where there is none."""
