@@ -13,7 +13,7 @@ from conforming import ALGORITHMS, Case, space_cases
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.adopted import AdoptedAlgorithm, adopted
-from loomrl.algorithms.base import MEMBERS, Algorithm
+from loomrl.algorithms.base import MEMBERS, Algorithm, TrainingContext
 from loomrl.algorithms.members import misspelt
 from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.environment.collecting.collector import Collector
@@ -143,6 +143,28 @@ def test_a_misspelt_argument_of_build_is_named() -> None:
 
     with pytest.raises(ConfigError, match="here: build takes 'peer', which nobody gives; did you mean 'peers'"):
         plugin(Bare, build=build)
+
+
+def test_build_may_take_the_context_under_its_former_name() -> None:
+    given: dict[str, Any] = {}
+
+    def now(config: Any, observation: Any, action: Any, *, seed: int, total_env_steps: int, context: Any) -> Any:
+        given["now"] = context
+        return Bare()
+
+    def before(
+        config: Any, observation: Any, action: Any, *, seed: int, total_env_steps: int, surroundings: Any
+    ) -> Any:
+        given["before"] = surroundings
+        return Bare()
+
+    context = TrainingContext(segment_env_steps=3)
+    for build in (now, before):
+        assert plugin(Bare, build=build).takes_context
+    plugin(Bare, build=now).build(ppo.Config(), None, None, seed=0, total_env_steps=1, context=context)  # type: ignore[arg-type]
+    with pytest.warns(DeprecationWarning, match="`surroundings`, which is `context` now"):
+        plugin(Bare, build=before).build(ppo.Config(), None, None, seed=0, total_env_steps=1, context=context)  # type: ignore[arg-type]
+    assert given == {"now": context, "before": context}
 
 
 def test_what_a_plugin_promises_its_algorithm_has() -> None:
