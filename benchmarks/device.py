@@ -151,7 +151,7 @@ def measure(num_envs: int, rounds: int, least_seconds: float, rates: dict[str, f
 
 def collect(collector: Any) -> Any:
     collector.finished.clear()
-    return collector.collect(None, ROLLOUT_LENGTH, None)
+    return collector.collect(ROLLOUT_LENGTH, None)
 
 
 def _summary(values: list[float]) -> dict[str, float]:

@@ -181,7 +181,7 @@ def step_costs(environment: str, parameters: dict[str, Any], rounds: int) -> dic
             collector = algorithm.collector(envs, 0)
             for _ in range(WARM_UPDATES + rounds * UPDATES):
                 began = time.perf_counter()
-                trajectory = collector.collect(algorithm.act, algorithm.rollout_length, rng)
+                trajectory = collector.collect(algorithm.rollout_length, rng)
                 collected = time.perf_counter()
                 steps = algorithm.update(trajectory, rng)["num_gradient_steps"]
                 collecting.append((collected - began) / trajectory.num_transitions)

@@ -70,9 +70,9 @@ def run(name: str, seed: int, total_env_steps: int) -> dict[str, Any]:
     )
     rng, began = np.random.default_rng(seed), time.process_time()
     with closing(_vector(num_frames, config.num_envs, AutoresetMode.SAME_STEP)) as envs:
-        collector = Collector(envs, seed)
+        collector = Collector(envs, seed, algorithm.act)
         for _ in range(total_env_steps // config.rollout_size):
-            algorithm.update(collector.collect(algorithm.act, algorithm.rollout_length, rng), rng)
+            algorithm.update(collector.collect(algorithm.rollout_length, rng), rng)
     seconds = time.process_time() - began
     with closing(_vector(num_frames, 20, AutoresetMode.DISABLED)) as envs:
         episodes = run_episodes(envs, algorithm.policy.act, range(HELD_OUT, HELD_OUT + 100), rng)

@@ -125,7 +125,7 @@ def parts_of_updates(job: TrainingJob, folder: Path) -> Iterator[tuple[float, fl
         collector = algorithm.collector(envs, 0)
         for _ in range(105):
             began = time.process_time()
-            trajectory = collector.collect(algorithm.act, algorithm.rollout_length, rng)
+            trajectory = collector.collect(algorithm.rollout_length, rng)
             collected = time.process_time()
             algorithm.update(trajectory, rng)
             yield collected - began, time.process_time() - collected

@@ -82,7 +82,6 @@ def make_loop(config: TrainingConfig, folder: Path, watch: Watch, validated: boo
     """The loop of `train_policy` in one segment, and the engine that learns."""
     plugin, parameters, spec = get_algorithm(config.algorithm), validate(config), load_snapshot(folder).spec
     spaces = space_from_json(spec.observation), space_from_json(spec.action)
-    choose = getattr(plugin, "choose_engine", None)  # algorithms without one learn in torch
     seed = derive(config.seed, Purpose.WEIGHTS)
 
     def environments(num_envs: int, autoreset: Any) -> Any:
@@ -98,7 +97,7 @@ def make_loop(config: TrainingConfig, folder: Path, watch: Watch, validated: boo
         on_update=watch.update,
         on_validation=watch.validation,
     )
-    return loop, choose(parameters, *spaces) if choose else "torch"
+    return loop, plugin.choose_engine(parameters, *spaces)
 
 
 def measure(run: dict[str, Any]) -> dict[str, Any]:

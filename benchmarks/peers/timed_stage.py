@@ -36,7 +36,6 @@ def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch_loop() -> None:
     """Every training loop from here on is timed."""
-    from loomrl.environment.collecting.collector import Collector
     from loomrl.training.loop import TrainingLoop
 
     make = TrainingLoop.__init__
@@ -44,7 +43,7 @@ def watch_loop() -> None:
     def watched(loop: TrainingLoop, algorithm: Any, *arguments: Any, **named: Any) -> None:
         SECONDS["start"] = time.time() - STARTED_AT
         make(loop, algorithm, *arguments, **named)
-        make_collector = getattr(algorithm, "collector", Collector)
+        make_collector = algorithm.collector
 
         def collector(*given: Any) -> Any:
             made = make_collector(*given)

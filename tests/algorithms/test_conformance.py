@@ -50,8 +50,8 @@ every_space = pytest.mark.parametrize("case", space_cases(), ids=str)
 def rollouts(case: Case, algorithm: Algorithm, count: int, **how: Any) -> list[Trajectory]:
     """Of the algorithm as it is, in environments of its own."""
     envs = case.environments(algorithm.num_envs, **how)
-    collector, rng = Collector(envs, 1), np.random.default_rng(0)
-    found = [collector.collect(algorithm.act, algorithm.rollout_length, rng) for _ in range(count)]
+    collector, rng = Collector(envs, 1, algorithm.act), np.random.default_rng(0)
+    found = [collector.collect(algorithm.rollout_length, rng) for _ in range(count)]
     envs.close()
     return found
 
@@ -148,11 +148,11 @@ def test_the_engine_that_learns_is_the_one_that_was_chosen(algorithm: str) -> No
     for case in (one for one in space_cases() if one.algorithm == algorithm and accepts(*one.key)):
         config = case.config()
         if case.engine is None:
-            assert getattr(case.build(), "engine", "torch") == "torch"
+            assert case.build().engine == "torch"
             continue
         spaces = case.observation_space, case.action_space
         assert case.plugin.choose_engine(config, *spaces) == case.engine
-        assert getattr(case.build(), "engine", "torch") == case.engine
+        assert case.build().engine == case.engine
 
 
 # --- determinism ------------------------------------------------------------------------------------------------

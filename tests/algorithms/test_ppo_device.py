@@ -180,7 +180,7 @@ def test_a_rollout_is_what_the_environments_did(monkeypatch: pytest.MonkeyPatch)
     collector = algorithm.collector(envs, 5)
     assert isinstance(collector, DeviceCollector)
     first = collector._obs
-    parts = [collector.collect(algorithm.act, 30, np.random.default_rng(0)) for _ in range(2)]
+    parts = [collector.collect(30, np.random.default_rng(0)) for _ in range(2)]
     whole = DeviceTrajectory(*(torch.cat(pair) for pair in zip(*(vars(part).values() for part in parts), strict=True)))
     actions, successors, rewards, terminated, truncated, infos = zip(*log, strict=True)
     assert torch.equal(whole.obs, torch.stack([first, *successors[:-1]]))
@@ -222,7 +222,7 @@ def test_states_that_are_not_finite_are_named(num_steps: int) -> None:
     collector = algorithm.collector(envs, 5)
     envs.states[3, 1] = np.nan
     with pytest.raises(EnvironmentFault, match=r"'Pendulum-v1' \(number 3 of 8\), step 1: reward is nan"):
-        collector.collect(algorithm.act, num_steps, np.random.default_rng(0))
+        collector.collect(num_steps, np.random.default_rng(0))
 
 
 def test_actions_that_are_not_finite_are_the_policys_fault() -> None:
@@ -231,7 +231,7 @@ def test_actions_that_are_not_finite_are_the_policys_fault() -> None:
         algorithm._policy.head.mean.bias.fill_(np.nan)
     collector = algorithm.collector(environments("Pendulum-v1", 8), 5)
     with pytest.raises(LoomRLError, match="the policy chose the action .*nan.* in environment 0: it has diverged"):
-        collector.collect(algorithm.act, 3, np.random.default_rng(0))
+        collector.collect(3, np.random.default_rng(0))
 
 
 class Unrewarding(DeviceVectorEnv):

@@ -97,14 +97,14 @@ def trajectory(cost: np.ndarray | None, rng: np.random.Generator, algorithm: PPO
 def test_costs_are_collected_also_with_the_step_that_ends_an_episode() -> None:
     envs = environments(Tempting)
     algorithm = learner(rollout_length=25)
-    found = Collector(envs, 0).collect(algorithm.act, 25, np.random.default_rng(0))
+    found = Collector(envs, 0, algorithm.act).collect(25, np.random.default_rng(0))
     assert found.cost is not None
     np.testing.assert_array_equal(found.cost, found.reward)
     assert found.truncated.any()
 
 
 def test_a_step_that_tells_no_cost_costs_nothing() -> None:
-    found = Collector(environments(Sparse), 0).collect(learner().act, 12, np.random.default_rng(0))
+    found = Collector(environments(Sparse), 0, learner().act).collect(12, np.random.default_rng(0))
     assert found.cost is not None
     assert found.cost[:, 0].tolist() == [5.0, 0.0, 0.0] * 3 + [5.0, 5.0, 0.0]  # the tenth step ends an episode
 
@@ -165,7 +165,7 @@ class Wide(Tempting):
 
 def test_a_cost_that_is_not_one_number_is_named() -> None:
     with pytest.raises(EnvironmentFault, match=r'info\["cost"\] is .*of shape .*what a step cost is one number'):
-        Collector(environments(Wide), 0).collect(learner().act, 6, np.random.default_rng(0))
+        Collector(environments(Wide), 0, learner().act).collect(6, np.random.default_rng(0))
 
 
 def test_whole_episodes_share_one_rule_about_costs() -> None:
@@ -182,7 +182,7 @@ def test_whole_episodes_share_one_rule_about_costs() -> None:
 
 def test_an_environment_without_costs_is_named() -> None:
     algorithm = learner()
-    found = Collector(environments(Silent), 0).collect(algorithm.act, 6, np.random.default_rng(0))
+    found = Collector(environments(Silent), 0, algorithm.act).collect(6, np.random.default_rng(0))
     assert found.cost is None
     with pytest.raises(ConfigError, match=r'needs a cost beside the reward.*info\["cost"\] in 12 steps'):
         algorithm.update(found, np.random.default_rng(0))
@@ -190,7 +190,7 @@ def test_an_environment_without_costs_is_named() -> None:
 
 def test_a_cost_that_is_not_finite_is_named() -> None:
     with pytest.raises(EnvironmentFault, match=r'environment 0 gave info\["cost"\] = nan'):
-        Collector(environments(Broken), 0).collect(learner().act, 6, np.random.default_rng(0))
+        Collector(environments(Broken), 0, learner().act).collect(6, np.random.default_rng(0))
 
 
 # --- the mean cost ----------------------------------------------------------------------------------------------
@@ -282,10 +282,10 @@ def test_costs_are_brought_under_the_limit_where_plain_ppo_takes_all() -> None:
             PPOLagrangianConfig(**config, hidden_sizes=(8,), cost_limit=limit, learning_rate_schedule="constant"),
             OBSERVATION, ACTION, seed=1, total_env_steps=100_000,
         )  # fmt: skip
-        collector, rng = Collector(environments(Tempting, 4), 0), np.random.default_rng(0)
+        collector, rng = Collector(environments(Tempting, 4), 0, algorithm.act), np.random.default_rng(0)
         costs = []
         for _ in range(150):
-            metrics = algorithm.update(collector.collect(algorithm.act, 50, rng), rng)
+            metrics = algorithm.update(collector.collect(50, rng), rng)
             costs.append(metrics["episode_cost"])
         final[limit] = float(np.mean(costs[-20:]))
     assert final[100.0] > 8.0

@@ -11,7 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pydantic import ValidationError
 
-from loomrl.algorithms.base import Algorithm, AlgorithmPlugin
+from loomrl.algorithms.base import Algorithm
+from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.algorithms.registry import find_algorithms
 from loomrl.environment.wrappers.flat import as_one_array
 from loomrl.errors import ConfigError
@@ -159,7 +160,7 @@ class Case:
         return self.algorithm, self.observation, self.action
 
     @property
-    def plugin(self) -> AlgorithmPlugin:
+    def plugin(self) -> LoadedPlugin:
         return ALGORITHMS[self.algorithm]
 
     @property
@@ -187,7 +188,7 @@ class Case:
         return SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
-def small_config(plugin: AlgorithmPlugin, values: dict[str, Any]) -> Section:
+def small_config(plugin: LoadedPlugin, values: dict[str, Any]) -> Section:
     """Those of the values that the algorithm knows. One that means something else by them keeps its defaults."""
     known = {name: value for name, value in values.items() if name in plugin.Config.model_fields}
     try:
@@ -200,11 +201,11 @@ def small_config(plugin: AlgorithmPlugin, values: dict[str, Any]) -> Section:
 
 def engines(algorithm: str, observation: str, action: str) -> list[str | None]:
     """Those that can learn from two spaces; of an algorithm that has no choice, None."""
-    choose = getattr(ALGORITHMS[algorithm], "choose_engine", None)
-    if choose is None or not accepts(algorithm, observation, action):
+    plugin = ALGORITHMS[algorithm]
+    if not plugin.has_engines or not accepts(algorithm, observation, action):
         return [None]
     case = Case(algorithm, None, observation, action)
-    return sorted({"torch", choose(case.config(), case.observation_space, case.action_space)})
+    return sorted({"torch", plugin.choose_engine(case.config(), case.observation_space, case.action_space)})
 
 
 def accepts(algorithm: str, observation: str, action: str) -> bool:

@@ -83,7 +83,7 @@ def test_other_environments_are_learnt_from_as_ever() -> None:
     collector = algorithm.collector(envs, 5)
     assert isinstance(collector, Collector)
     rng = np.random.default_rng(0)
-    trajectory = collector.collect(algorithm.act, 16, rng)
+    trajectory = collector.collect(16, rng)
     assert isinstance(trajectory, Trajectory)
     assert algorithm.update(trajectory, rng)["num_gradient_steps"] == 8
 

@@ -6,7 +6,7 @@ import pytest
 
 from loomrl.algorithms.base import TrainingContext
 from loomrl.algorithms.peers import SingleLearner
-from loomrl.training.job import accepted_arguments
+from loomrl.algorithms.plugin import accepted_arguments
 
 CONTEXT, PEERS = TrainingContext(segment_env_steps=3), SingleLearner()
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.training.config import ValidationConfig
 from loomrl.training.loop import TrainingLoop
@@ -30,7 +31,7 @@ class Walk(gymnasium.Env[np.ndarray, int]):
         return np.array([self.place, float(self.steps)]), 1.0, self.steps == 3, False, {}
 
 
-class Memory:
+class Memory(Algorithm):
     """An algorithm that learns nothing and forgets nothing; its policy counts updates."""
 
     num_envs, rollout_length = 2, 4
@@ -38,9 +39,13 @@ class Memory:
     def __init__(self) -> None:
         self.seen: list[Trajectory] = []
         self.num_saved = 0
-        self.policy = ActorCriticPolicy.for_spaces(
+        self._policy = ActorCriticPolicy.for_spaces(
             "ppo", Walk.observation_space, Walk.action_space, (4,), "tanh", False
         )
+
+    @property
+    def policy(self) -> ActorCriticPolicy:
+        return self._policy
 
     def act(self, obs: np.ndarray, rng: np.random.Generator) -> Act:
         return Act(action=rng.integers(0, 2, len(obs)))

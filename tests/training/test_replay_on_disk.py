@@ -225,4 +225,4 @@ def test_memory_that_a_checkpoint_takes(storage: str, copies: float, tmp_path: P
         finally:
             tracemalloc.stop()
     assert peak < copies * num_bytes
-    getattr(loop.algorithm, "close")()  # noqa: B009 - not of the protocol
+    loop.algorithm.close()

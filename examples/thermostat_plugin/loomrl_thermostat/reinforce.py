@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from loomrl.algorithms.advantages import generalized_advantages
-from loomrl.algorithms.base import State, below
+from loomrl.algorithms.base import Algorithm, State, below
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.system.schema import Section
 from loomrl.types import Act, Trajectory
@@ -34,7 +34,7 @@ class Config(Section):
     hidden_sizes: tuple[int, ...] = (32, 32)
 
 
-class Reinforce:
+class Reinforce(Algorithm):
     """Learns an `ActorCriticPolicy` from trajectories of its own `act`."""
 
     def __init__(self, config: Config, policy: ActorCriticPolicy) -> None:

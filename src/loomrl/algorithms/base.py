@@ -1,18 +1,23 @@
 """What an algorithm is. A plug-in is one module (or object) that offers `NAME`, `Config` and `build`."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from loomrl.algorithms.members import describe_slip, misspelt
+from loomrl.environment.collecting.collector import Collector
 from loomrl.errors import ConfigError
 from loomrl.system.schema import Section
-from loomrl.types import Act, Trajectory
+from loomrl.types import Act, ActFunction, FloatArray, Trajectory
 
+PlayedEpisodes = tuple[FloatArray, NDArray[np.int64]]  # returns and lengths, one of each for every seed
 State = dict[str, NDArray[Any] | int | float | str]  # arrays go into safetensors, the rest into JSON
 
 
@@ -78,6 +83,10 @@ class LearntPolicy(Protocol):
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
 
+    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:
+        """One greedy episode for each seed in one call: returns and lengths, in the order of the seeds. None where it
+        cannot: the caller then steps the environments itself."""
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of all that is learnt, by the names `load_policy` knows."""
 
@@ -88,33 +97,97 @@ class LearntPolicy(Protocol):
         """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which exists."""
 
 
-class Algorithm(Protocol):
+class CollectedRollout(Protocol):
+    """What a collector gives and its algorithm learns from: `loomrl.types.Trajectory`, or another kind."""
+
+    @property
+    def num_transitions(self) -> int:
+        """Steps times environments: T x B."""
+
+    def unusable_reward(self) -> tuple[int, float] | None:
+        """The first environment with a reward that float32 cannot hold, and that reward; None where there is none."""
+
+
+class RolloutCollector(Protocol):
+    """Steps environments for an algorithm. Who makes one names what acts; `collect` only asks for more.
+
+    Episodes go on from one `collect` to the next.
+    """
+
+    @property
+    def finished(self) -> list[tuple[float, int]]:
+        """(return, length) of every episode that ended since the caller last cleared the list."""
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether episodes go on from `state_dict()`. Where not, training ends all of them at a checkpoint, by the
+        rollout's `cut()`, which `Trajectory` has."""
+
+    def collect(self, num_steps: int, rng: np.random.Generator) -> CollectedRollout:
+        """The next `num_steps` steps of every environment."""
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """The environments and their episodes so far: arrays (B, ...)."""
+
+    def load_state_dict(self, state: dict[str, NDArray[Any]]) -> int:
+        """Go on from `state_dict()` of as many environments; returns how many begin another episode instead."""
+
+
+class Algorithm(ABC):
     """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
 
-    It may also offer `collector(envs, seed)`, a `loomrl.environment.collecting.collector.Collector` of its own,
-    `engine`, the name of what computes its updates, `device`, the name of what it runs on, `close()`, which lets go of
-    its files, `cost_limit`, what an episode may cost in the mean for validation to prefer a policy for its return, and
-    its policy `play(envs, seeds)`: see `loomrl.algorithms.compiled.policy`. What its own collector gives may be another
-    kind of trajectory, with `num_transitions` and `unusable_reward()` as `Trajectory` has them; and `cut()` where the
-    collector is not resumable, so that training ends all episodes at a checkpoint.
+    A subclass sets `num_envs` and `rollout_length`, writes the abstract members, and overrides those whose default does
+    not fit. It may have members of its own besides. One whose name nearly is that of a member which the subclass does
+    not have raises `ConfigError`, with both names, as soon as the class is made.
     """
 
     num_envs: int
     rollout_length: int  # steps in each environment between two updates
+    engine: str = "torch"  # what computes its updates
+    device: str = "cpu"  # what it runs on: "cpu", or the GPU's name
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_members(cls)
 
     @property
+    def cost_limit(self) -> float | None:
+        """What an episode may cost in the mean. Validation prefers policies within it, whatever their return; None:
+        return alone decides."""
+        return None
+
+    @property
+    @abstractmethod
     def policy(self) -> LearntPolicy:
         """The policy as it is now: the same object all along, changed by `update`."""
 
+    @abstractmethod
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Explore: sample actions for raw observations (B, *obs)."""
 
-    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from one trajectory and return metrics."""
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
+        """What collects for it in `envs`, whose episodes begin from `seed`. By default a `Collector`, which asks `act`
+        in every step, or the algorithm's own where it is None. One that acts in another way need not ask it."""
+        return Collector(envs, seed, act or self.act)
 
+    @abstractmethod
+    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
+        """Learn from one trajectory, or whatever its own collector gives, and return metrics."""
+
+    def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
+        """The trajectory with `log_prob` (T, B) of its actions by the policy as it is now, in its extras, for learning
+        from it after an update. Required where the plug-in says `ACTS_BY_POLICY`.
+
+        Raises:
+            NotImplementedError: where the algorithm has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no with_log_prob, which ACTS_BY_POLICY asks for")
+
+    @abstractmethod
     def state_dict(self) -> State:
         """Everything that continuing to the bit needs."""
 
+    @abstractmethod
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of an equal algorithm.
 
@@ -122,17 +195,36 @@ class Algorithm(Protocol):
             ArtifactError: when files of its own do not hold what the state refers to; nothing has changed.
         """
 
+    def close(self) -> None:
+        """Let go of its files. By default it has none."""
+        return
+
+
+MEMBERS = frozenset(name for name in (*vars(Algorithm), *Algorithm.__annotations__) if not name.startswith("_"))
+
+
+def check_members(kind: type, *, instance: object | None = None) -> None:
+    """Refuse a public member that nearly has the name of an algorithm's member which is not there.
+
+    `kind` is the class; with `instance`, what that object holds itself counts too.
+
+    Raises:
+        ConfigError: naming the member and the nearest right one.
+    """
+    offered = {name for one in kind.__mro__ if one is not Algorithm for name in (*vars(one), *_annotations(one))}
+    offered |= set(vars(instance)) if hasattr(instance, "__dict__") else set()
+    if (found := misspelt(offered, MEMBERS)) is not None:
+        raise ConfigError(f"{kind.__module__}.{kind.__qualname__}.{describe_slip(*found)}")
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    return dict(vars(kind).get("__annotations__", {}))
+
 
 @runtime_checkable
 class AlgorithmPlugin(Protocol):
-    """The three names a plug-in offers.
-
-    It may also offer `choose_engine(config, observation_space, action_space)`, the engine that `build` takes, and
-    `for_backend(config, backend)`, the config as it is for environments of a back-end, which must be there for those of
-    the back-end "device". Its `build` may also take `context`, a `TrainingContext`, by that name. `ACTS_BY_POLICY`
-    says that `act` depends on nothing but the policy's arrays, so that others who have them can collect for it; its
-    algorithms then offer `with_log_prob(trajectory)`, which keeps what learning from it later needs.
-    """
+    """The three names that a plug-in, a module or an object, must offer. `loomrl.algorithms.plugin.LoadedPlugin` lists
+    those it may offer besides, with their defaults."""
 
     NAME: str
     Config: type[Section]

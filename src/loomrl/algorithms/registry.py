@@ -11,11 +11,12 @@ import difflib
 import importlib
 import pkgutil
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from loomrl.algorithms.base import AlgorithmPlugin
+from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.errors import ConfigError
 from loomrl.system.schema import Section
 
@@ -27,15 +28,15 @@ GROUP = "loomrl.algorithms"
 _PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
 
-def find_algorithms() -> dict[str, AlgorithmPlugin]:
+def find_algorithms() -> dict[str, LoadedPlugin]:
     """All algorithms by name.
 
     Raises:
-        ConfigError: when an entry point cannot be loaded or offers too little, or two have one name.
+        ConfigError: when an entry point cannot be loaded, offers too little or a misspelt member, or two have one name.
     """
-    found: dict[str, AlgorithmPlugin] = {}
+    found: dict[str, LoadedPlugin] = {}
     third_party = [(_place(point), plugin) for point, plugin in _third_party()]
-    own = [(name, plugin) for name in _own_names() if isinstance(plugin := _own(name), AlgorithmPlugin)]
+    own = [(name, plugin) for name in _own_names() if (plugin := _own(name)) is not None]
     for place, plugin in [*own, *third_party]:
         if plugin.NAME in found:
             raise ConfigError(f"two algorithms are named {plugin.NAME!r}, one of them in {place}; rename it")
@@ -43,12 +44,12 @@ def find_algorithms() -> dict[str, AlgorithmPlugin]:
     return found
 
 
-def get_algorithm(name: str) -> AlgorithmPlugin:
+def get_algorithm(name: str) -> LoadedPlugin:
     """One algorithm; raises `ConfigError` listing those there are."""
     third_party = _third_party()
     if name in _own_names() and not any(name == plugin.NAME for _, plugin in third_party):
         plugin = _own(name)  # without importing the others
-        if isinstance(plugin, AlgorithmPlugin):
+        if plugin is not None:
             return plugin
     algorithms = find_algorithms()
     if name not in algorithms:
@@ -74,7 +75,7 @@ def validate(config: "TrainingConfig") -> Section:
     return _read(get_algorithm(config.algorithm), config)
 
 
-def _read(plugin: AlgorithmPlugin, config: "TrainingConfig") -> Section:
+def _read(plugin: LoadedPlugin, config: "TrainingConfig") -> Section:
     try:
         return plugin.Config.model_validate(config.parameters)
     except ValidationError as error:
@@ -88,17 +89,7 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
         ConfigError: for parameters, or a back-end, the algorithm does not accept.
     """
     plugin = get_algorithm(config.algorithm)
-    parameters = _read(plugin, config)
-    adapt = getattr(plugin, "for_backend", None)
-    if adapt is not None:
-        adapted: Section = adapt(parameters, backend)
-        return adapted
-    if backend == "device":
-        raise ConfigError(
-            f"environment.backend: {backend} gives tensors, from which algorithm {config.algorithm!r} does not learn; "
-            'set it to "auto", or training.algorithm to ppo'
-        )
-    return parameters
+    return plugin.for_backend(_read(plugin, config), backend)
 
 
 def explain(error: ValidationError, section: type[Section], place: str) -> str:
@@ -129,11 +120,13 @@ def _own_names() -> dict[str, str]:
     }
 
 
-def _own(name: str) -> Any:
-    return importlib.import_module(_own_names()[name])
+def _own(name: str) -> LoadedPlugin | None:
+    """None for a module that is no algorithm."""
+    module = importlib.import_module(place := _own_names()[name])
+    return LoadedPlugin.of(module, place) if isinstance(module, AlgorithmPlugin) else None
 
 
-def _third_party() -> list[tuple[EntryPoint, AlgorithmPlugin]]:
+def _third_party() -> list[tuple[EntryPoint, LoadedPlugin]]:
     plugins = []
     for point in entry_points(group=GROUP):
         try:
@@ -142,7 +135,7 @@ def _third_party() -> list[tuple[EntryPoint, AlgorithmPlugin]]:
             raise ConfigError(f"{_place(point)} cannot be loaded: {error}; repair or uninstall that package") from error
         if not isinstance(plugin, AlgorithmPlugin):
             raise ConfigError(f"{_place(point)} must offer NAME, Config and build")
-        plugins.append((point, plugin))
+        plugins.append((point, LoadedPlugin.of(plugin, _place(point))))
     return plugins
 
 

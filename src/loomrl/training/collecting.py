@@ -7,7 +7,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from loomrl.algorithms.base import Algorithm
-from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.vector.states import State
 from loomrl.system import events
 from loomrl.training.validation import MakeEnvs
@@ -21,7 +20,7 @@ class SegmentCollector(Protocol):
 
     finished: list[tuple[float, int]]
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
+    def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
         """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...)."""
 
 
@@ -55,10 +54,13 @@ class Collecting(Protocol):
 
 
 class OwnEnvironments:
-    """Collects in `num_envs` environments of this process."""
+    """Collects in `num_envs` environments of this process, with `act` where it is given, else with the algorithm's own
+    way of acting."""
 
-    def __init__(self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int) -> None:
-        self._algorithm, self._make_envs, self._num_envs = algorithm, make_envs, num_envs
+    def __init__(
+        self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int, act: ActFunction | None = None
+    ) -> None:
+        self._algorithm, self._make_envs, self._num_envs, self._act = algorithm, make_envs, num_envs, act
         self._collector: Any = None
         self._saved: State = {}
         self._resources = ExitStack()
@@ -66,7 +68,7 @@ class OwnEnvironments:
     @property
     def is_resumable(self) -> bool:
         """Whether the environments can be saved and continue in the next segment; False before the first rollout."""
-        return getattr(self._collector, "is_resumable", False)
+        return self._collector is not None and bool(self._collector.is_resumable)
 
     def begin(self, seed: int, num_rollouts: int | None = None) -> SegmentCollector:  # noqa: ARG002
         """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
@@ -74,7 +76,7 @@ class OwnEnvironments:
         if not self.is_resumable:
             self.close()
             envs = self._resources.enter_context(closing(self._make_envs(self._num_envs, "resumable")))
-            self._collector = getattr(self._algorithm, "collector", Collector)(envs, seed)
+            self._collector = self._algorithm.collector(envs, seed, self._act)
             if self._saved:
                 self._restore()
         collector: SegmentCollector = self._collector

@@ -1,8 +1,5 @@
 """What is to be learnt, from what, and how: all that one process, or several on other machines, need to begin."""
 
-import inspect
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,8 +84,7 @@ class TrainingJob:
         Raises:
             ConfigError: when the engine that is asked for cannot learn in these spaces.
         """
-        choose = getattr(get_algorithm(self.config.algorithm), "choose_engine", None)
-        return "torch" if choose is None else str(choose(self.parameters, *self.spaces))
+        return get_algorithm(self.config.algorithm).choose_engine(self.parameters, *self.spaces)
 
     @cached_property
     def inputs_digest(self) -> str:
@@ -110,14 +106,14 @@ class TrainingJob:
         Raises:
             ConfigError: for spaces the algorithm does not accept.
         """
-        build: Callable[..., Algorithm] = get_algorithm(self.config.algorithm).build
         context = create_training_context(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
-        return build(
+        return get_algorithm(self.config.algorithm).build(
             self.parameters,
             *self.spaces,
             seed=derive(self.config.seed, Purpose.WEIGHTS),
             total_env_steps=self.config.total_env_steps,
-            **accepted_arguments(build, context, peers),
+            context=context,
+            peers=peers,
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:
@@ -150,22 +146,6 @@ class TrainingJob:
             collecting=collecting,
             process=self.process(f"learner {peers.rank}", algorithm),
         )
-
-
-def accepted_arguments(
-    build: Callable[..., Algorithm], context: TrainingContext, peers: LearnerGroup
-) -> dict[str, Any]:
-    """Those of the optional arguments `context` and `peers` that a plug-in's `build` takes, by name.
-
-    For one release `context` is also given to a `build` that takes it under its former name, `surroundings`.
-    """
-    accepted = inspect.signature(build).parameters
-    offered: dict[str, Any] = {"context": context, "peers": peers}
-    if "surroundings" in accepted:
-        renamed = "`build` takes `surroundings`, which is `context` now; the old name ends with the next release"
-        warnings.warn(f"{build.__module__}: {renamed}", DeprecationWarning, stacklevel=2)
-        offered["surroundings"] = context
-    return {name: value for name, value in offered.items() if name in accepted}
 
 
 def create_training_context(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:

@@ -104,7 +104,7 @@ class TrainingLoop:
         seed = derive(self._seed, Purpose.EPISODES, self._segment) + first_env
         collector = self._collecting.begin(seed, self._segment_updates)
         for update in itertools.count(1):
-            trajectory = collector.collect(self.algorithm.act, self.algorithm.rollout_length, self._rng)
+            trajectory = collector.collect(self.algorithm.rollout_length, self._rng)
             last = update == self._segment_updates
             if last and not self._collecting.is_resumable:
                 trajectory, self.cuts_episodes = trajectory.cut(), True
@@ -159,7 +159,7 @@ class TrainingLoop:
         ended = self._limit_reached()
         validation = self.validation
         if validation is not None and self._validates():
-            policy, cost_limit = self.algorithm.policy, getattr(self.algorithm, "cost_limit", None)
+            policy, cost_limit = self.algorithm.policy, self.algorithm.cost_limit
             row = self._peers.broadcast_from_first(lambda: validation.play(policy, self.env_steps, cost_limit))
             validation.judge(row, policy)
             self._on_validation(row)

@@ -12,12 +12,12 @@ from loomrl.types import ComputingProcess, Json
 
 def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backend: str) -> Json:
     """A description (`ComputingProcess`, as JSON values) of this process, which computes with `algorithm`."""
-    engine = getattr(algorithm, "engine", "torch")
+    engine = algorithm.engine
     torch = None if engine == "compiled" else sys.modules.get("torch")  # that engine's threads change no number
     return ComputingProcess(
         name=name,
         engine=engine,
-        device=getattr(algorithm, "device", "cpu"),
+        device=algorithm.device,
         num_threads=torch.get_num_threads() if torch is not None else NUM_THREADS,
         processor=processor_family(),
         software=sha256(canonical_json(software(algorithm_name, backend))),

@@ -52,7 +52,7 @@ def train_policy(
     with one_thread(job.engine), CheckpointStore(checkpoints, config.keep_checkpoints) as store, ExitStack() as stack:
         had_files = (checkpoints / _FILES).exists()
         algorithm = job.algorithm(checkpoints / _FILES)
-        stack.callback(getattr(algorithm, "close", lambda: None))
+        stack.callback(algorithm.close)
         with (
             closing(job.validation()) as validation,
             events.progress("training", config.total_env_steps) as bar,
@@ -139,7 +139,7 @@ def _write(job: TrainingJob, loop: TrainingLoop, validation: Validation, folder:
 def _final_metrics(loop: TrainingLoop, validation: Validation) -> dict[str, float]:
     metrics: Json = {name: value for name, value in loop.rows.latest.items() if name != "step"}
     metrics |= {"best_validation_return": validation.best_return, "best_validation_step": validation.best_step}
-    if (limit := getattr(loop.algorithm, "cost_limit", None)) is not None:
+    if (limit := loop.algorithm.cost_limit) is not None:
         metrics["best_validation_cost_excess"] = validation.best_excess
         if validation.best_excess > 0.0:
             log.warning(

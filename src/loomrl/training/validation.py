@@ -13,7 +13,7 @@ from loomrl.environment.collecting.collector import run_episodes
 from loomrl.environment.collecting.episode_log import summed
 from loomrl.environment.vector.choose import Autoreset
 from loomrl.training.config import ValidationConfig
-from loomrl.types import Episode, Json
+from loomrl.types import Episode, FloatArray, Json
 
 MakeEnvs = Callable[[int, Autoreset], VectorEnv[Any, Any, Any]]  # (num_envs, autoreset)
 MAX_ENVS = 32
@@ -75,13 +75,14 @@ class Validation:
             row["cost_excess"] = max(0.0, row.get("mean_cost", 0.0) - cost_limit)
         return row
 
-    def _play(self, policy: LearntPolicy, whole: bool) -> tuple[Sequence[float], Sequence[int], Sequence[Episode]]:
+    def _play(
+        self, policy: LearntPolicy, whole: bool
+    ) -> tuple[Sequence[float] | FloatArray, Sequence[int] | NDArray[np.int64], Sequence[Episode]]:
         """Returns and lengths of the episodes, and the episodes themselves. Those are left out where the policy can
         `play` all of them in one call and nobody asks for `whole` ones."""
         config = self.config
-        play = getattr(policy, "play", None)
         with self._environments() as envs:
-            if play is not None and not whole and (played := play(envs, config.seeds)) is not None:
+            if not whole and (played := policy.play(envs, config.seeds)) is not None:
                 returns, lengths = played
                 return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))

@@ -41,10 +41,10 @@ def test_a_compiled_rollout_is_that_of_the_collector(name: str, limit: int) -> N
     algorithm.policy.load_arrays({key: value + 0.1 for key, value in algorithm.policy.arrays().items()})
     compiled = algorithm.collector(environments(name, 3, "same_step", limit=limit), 7)
     assert isinstance(compiled, CompiledCollector)
-    plain = Collector(environments(name, 3, "same_step", limit=limit), 7)
+    plain = Collector(environments(name, 3, "same_step", limit=limit), 7, algorithm.act)
     one, other = np.random.default_rng(0), np.random.default_rng(0)
     for _ in range(2):
-        fast, slow = compiled.collect(algorithm.act, 100, one), plain.collect(algorithm.act, 100, other)
+        fast, slow = compiled.collect(100, one), plain.collect(100, other)
         for field in ("obs", "action", "reward", "terminated", "truncated", "next_obs"):
             found, wanted = getattr(fast, field), getattr(slow, field)
             assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
@@ -65,7 +65,7 @@ def test_a_compiled_rollout_is_that_of_the_collector(name: str, limit: int) -> N
 def test_log_probabilities_of_a_rollout_are_those_computed_afterwards() -> None:
     algorithm = learner(environments("Pendulum-v1", 3, "same_step"))
     trajectory = algorithm.collector(environments("Pendulum-v1", 3, "same_step"), 7).collect(
-        algorithm.act, 100, np.random.default_rng(0)
+        100, np.random.default_rng(0)
     )
     again = replace(trajectory, extras={"sample": trajectory.extras["sample"]})
     features = algorithm.policy.features(algorithm.policy.raw_features(trajectory.obs))
@@ -90,7 +90,7 @@ def test_a_value_that_is_not_finite_is_named() -> None:
     collector = algorithm.collector(envs, 0)
     envs.parameters[0] = np.nan  # gravity
     with pytest.raises(EnvironmentFault, match=r"'CartPole-v1' \(number 0 of 2\), step 1: observation\[\d\] is nan"):
-        collector.collect(algorithm.act, 10, np.random.default_rng(0))
+        collector.collect(10, np.random.default_rng(0))
     still = environments("CartPole-v1", 2, "disabled")
     still.parameters[0] = np.nan
     with pytest.raises(EnvironmentFault, match="not finite"):
@@ -103,7 +103,7 @@ def test_a_deviation_that_diverged_is_the_policys_fault_too() -> None:
     algorithm.policy.parameters[algorithm.policy.actor.end :] = np.nan
     assert np.isnan(algorithm.policy.log_std()).all()
     with pytest.raises(LoomRLError, match="it has diverged"):
-        algorithm.collector(envs, 0).collect(algorithm.act, 10, np.random.default_rng(0))
+        algorithm.collector(envs, 0).collect(10, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
@@ -113,6 +113,6 @@ def test_a_policy_that_diverged_is_named_and_not_the_environment(name: str) -> N
     collector = algorithm.collector(envs, 0)
     algorithm.policy.parameters[:] = np.nan
     with pytest.raises(LoomRLError, match=r"in environment 0: it has diverged; lower learning_rate"):
-        collector.collect(algorithm.act, 10, np.random.default_rng(0))
+        collector.collect(10, np.random.default_rng(0))
     with pytest.raises(LoomRLError, match="it has diverged"):
         algorithm.policy.play(environments(name, 2, "disabled"), [0, 1])

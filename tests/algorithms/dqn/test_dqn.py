@@ -259,11 +259,11 @@ def on_cartpole(total_env_steps: int, seed: int = 1, **values: Any) -> dqn.DQN:
 def test_the_compiled_rollout_is_the_collectors(variant: dict[str, Any]) -> None:
     algorithm = on_cartpole(400, hidden_sizes=(16, 16), exploration_fraction=0.5, learning_starts=0, **variant)
     own = algorithm.collector(cartpole(8, "resumable"), 7)
-    usual = Collector(cartpole(8, "resumable"), 7)
+    usual = Collector(cartpole(8, "resumable"), 7, algorithm.act)
     assert type(own) is not Collector
     first, second = np.random.default_rng(3), np.random.default_rng(3)
-    found = own.collect(algorithm.act, 40, first)
-    expected = usual.collect(algorithm.act, 40, second)
+    found = own.collect(40, first)
+    expected = usual.collect(40, second)
     for name in ("obs", "action", "reward", "terminated", "truncated", "next_obs"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert own.finished == usual.finished

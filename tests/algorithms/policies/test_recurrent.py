@@ -64,10 +64,10 @@ def vector(environment: type[Cue], num_envs: int, mode: AutoresetMode) -> SyncVe
 
 def collect(algorithm: RecurrentPPO, environment: type[Cue] = Cue, rollouts: int = 2) -> Trajectory:
     """The last of some rollouts: it begins within episodes, with memories that are not zero."""
-    collector = Collector(vector(environment, algorithm.num_envs, AutoresetMode.SAME_STEP), seed=1)
+    collector = Collector(vector(environment, algorithm.num_envs, AutoresetMode.SAME_STEP), seed=1, act=algorithm.act)
     rng = np.random.default_rng(0)
     for _ in range(rollouts):
-        trajectory = collector.collect(algorithm.act, algorithm.rollout_length, rng)
+        trajectory = collector.collect(algorithm.rollout_length, rng)
     return trajectory
 
 
@@ -216,9 +216,9 @@ def greedy_return(plugin: Any, **values: Any) -> float:
     algorithm = plugin.build(config, Cue.observation_space, Cue.action_space, seed=1, total_env_steps=12_288)
     rng = np.random.default_rng(0)
     with closing(vector(Cue, 16, AutoresetMode.SAME_STEP)) as envs:
-        collector = Collector(envs, seed=0)
+        collector = Collector(envs, seed=0, act=algorithm.act)
         for _ in range(12):
-            algorithm.update(collector.collect(algorithm.act, algorithm.rollout_length, rng), rng)
+            algorithm.update(collector.collect(algorithm.rollout_length, rng), rng)
     with closing(vector(Cue, 16, AutoresetMode.DISABLED)) as envs:
         episodes = run_episodes(envs, algorithm.policy.act, range(100, 148), rng)
     return float(np.mean([episode.episode_return for episode in episodes]))

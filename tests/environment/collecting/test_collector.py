@@ -40,8 +40,8 @@ def alternate(obs: np.ndarray, rng: np.random.Generator) -> Act:
 
 
 def test_next_obs_is_the_true_successor() -> None:
-    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1)
-    parts = [collector.collect(alternate, 15, np.random.default_rng(0)) for _ in range(2)]
+    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1, act=alternate)
+    parts = [collector.collect(15, np.random.default_rng(0)) for _ in range(2)]
     obs = np.concatenate([part.obs for part in parts])  # (30, 3, 2)
     next_obs = np.concatenate([part.next_obs for part in parts])
     ended = np.concatenate([part.terminated | part.truncated for part in parts])
@@ -73,14 +73,14 @@ def test_an_action_that_is_not_finite_has_one_error_and_no_environment_sees_it()
     )
     rng = np.random.default_rng(0)
     with pytest.raises(LoomRLError, match=message):
-        Collector(vector(Pushed, 3, AutoresetMode.SAME_STEP), seed=1).collect(act, 5, rng)
+        Collector(vector(Pushed, 3, AutoresetMode.SAME_STEP), seed=1, act=act).collect(5, rng)
     with pytest.raises(LoomRLError, match=message):
         run_episodes(vector(Pushed, 3, AutoresetMode.DISABLED), act, range(3), rng)
 
 
 def test_episodes_go_on_from_one_rollout_to_the_next() -> None:
-    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1)
-    parts = [collector.collect(alternate, 1, np.random.default_rng(0)) for _ in range(12)]
+    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1, act=alternate)
+    parts = [collector.collect(1, np.random.default_rng(0)) for _ in range(12)]
     for before, after in zip(parts, parts[1:], strict=False):
         ended = before.terminated[0] | before.truncated[0]
         assert (after.obs[0][~ended] == before.next_obs[0][~ended]).all()
@@ -88,8 +88,8 @@ def test_episodes_go_on_from_one_rollout_to_the_next() -> None:
 
 
 def test_trajectory_keeps_what_the_act_function_says() -> None:
-    trajectory = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), 1).collect(
-        alternate, 5, np.random.default_rng(0)
+    trajectory = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), 1, alternate).collect(
+        5, np.random.default_rng(0)
     )
     assert trajectory.action.tolist() == [[0, 1, 0]] * 5
     assert set(trajectory.extras) == {"value", "noise"}
@@ -104,9 +104,9 @@ def counting(obs: np.ndarray, rng: np.random.Generator, memory: np.ndarray | Non
 
 
 def test_each_environments_memory_lasts_for_its_episode() -> None:
-    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1)
+    collector = Collector(vector(Counter, 3, AutoresetMode.SAME_STEP), seed=1, act=counting)
     for _ in range(3):
-        trajectory = collector.collect(counting, 5, np.random.default_rng(0))
+        trajectory = collector.collect(5, np.random.default_rng(0))
         assert (trajectory.extras["memory"][..., 0] == trajectory.obs[..., 1]).all()
         ended = trajectory.terminated | trajectory.truncated
         assert (ended.any(1) & ~ended.all(1)).any()  # they do not all end at once
@@ -117,8 +117,8 @@ def test_each_environments_memory_lasts_for_its_episode() -> None:
 
 
 def test_finished_episodes_have_return_and_length() -> None:
-    collector = Collector(vector(Counter, 2, AutoresetMode.SAME_STEP), 3)
-    trajectory = collector.collect(alternate, 40, np.random.default_rng(0))
+    collector = Collector(vector(Counter, 2, AutoresetMode.SAME_STEP), 3, alternate)
+    trajectory = collector.collect(40, np.random.default_rng(0))
     ended = trajectory.terminated | trajectory.truncated
     lengths = [int(length) for length in trajectory.next_obs[ended][:, 1]]
     assert sorted(collector.finished) == sorted((sum(range(1, length + 1)), length) for length in lengths)
@@ -127,7 +127,7 @@ def test_finished_episodes_have_return_and_length() -> None:
 def test_collecting_is_deterministic() -> None:
     def collect() -> bytes:
         envs = vector(lambda: gymnasium.make("CartPole-v1"), 4, AutoresetMode.SAME_STEP)
-        trajectory = Collector(envs, 7).collect(alternate, 60, np.random.default_rng(2))
+        trajectory = Collector(envs, 7, alternate).collect(60, np.random.default_rng(2))
         return trajectory.obs.tobytes() + trajectory.next_obs.tobytes() + trajectory.extras["noise"].tobytes()
 
     assert collect() == collect()
@@ -188,7 +188,7 @@ def test_no_seeds_no_episodes() -> None:
 
 def test_wrong_autoreset_is_named() -> None:
     with pytest.raises(ConfigError, match='Collector needs environments made with autoreset="same_step"'):
-        Collector(vector(Counter, 1, AutoresetMode.NEXT_STEP), 0)
+        Collector(vector(Counter, 1, AutoresetMode.NEXT_STEP), 0, alternate)
     with pytest.raises(ConfigError, match='run_episodes needs environments made with autoreset="disabled"'):
         run_episodes(vector(Counter, 1, AutoresetMode.SAME_STEP), alternate, [1], np.random.default_rng(0))
 

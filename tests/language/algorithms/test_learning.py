@@ -107,7 +107,7 @@ def test_a_group_answers_one_task_and_none_is_held_out(recipe: Recipe) -> None:
     envs, rng, prompts = make(recipe, algorithm.num_envs), np.random.default_rng(3), set()
     collector = algorithm.collector(envs, 1)
     for _ in range(8):
-        answered = collector.collect(algorithm.act, 1, rng)
+        answered = collector.collect(1, rng)
         assert (len(answered.groups), answered.num_transitions) == (16, 128)
         for group in answered.groups:
             (prompt,) = {bytes(token - 3 for token in tokens[1:4]).decode() for tokens in group.tokens}
@@ -131,7 +131,7 @@ def test_rewards_go_to_the_answers_that_earned_them(recipe: Recipe) -> None:
         pass
     assert not algorithm.wants_examples
     envs = make(recipe, algorithm.num_envs)
-    answered = algorithm.collector(envs, 1).collect(algorithm.act, 1, np.random.default_rng(4))
+    answered = algorithm.collector(envs, 1).collect(1, np.random.default_rng(4))
     envs.close()
     scores = set()
     for group in answered.groups:
@@ -163,7 +163,7 @@ def test_examples_that_cannot_be_given_are_named(tmp_path: Path) -> None:
     algorithm = build(grpo, narrow)
     envs = SyncVectorEnv([Echo] * algorithm.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     with pytest.raises(ConfigError, match="a warm start needs environments that show their tasks' right answers"):
-        algorithm.collector(envs, 1).collect(algorithm.act, 1, np.random.default_rng(0))
+        algorithm.collector(envs, 1).collect(1, np.random.default_rng(0))
 
 
 class Echo(gymnasium.Env[Any, Any]):

@@ -51,8 +51,8 @@ _EPISODES_SIGNATURE = _tuple(_i64, 2)(
 
 
 class CompiledCollector:
-    """A `loomrl.environment.collecting.collector.Collector` whose rollout is one call. It acts itself: `act` is not
-    asked.
+    """A `loomrl.environment.collecting.collector.Collector` whose rollout is one call. It acts itself, with
+    `policy`.
 
     Actions are drawn from the policy's distribution, with their `log_prob`; or, with a `draw` of the caller's, they are
     the best after its noise was taken off, and have none.
@@ -82,7 +82,7 @@ class CompiledCollector:
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
         return 0
 
-    def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
+    def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
         """Take `num_steps` steps in every environment.
 
         Raises:

@@ -25,6 +25,7 @@ from loomrl.types import FloatArray
 
 if TYPE_CHECKING:
     from loomrl.algorithms.compiled.dense import Layout
+    from loomrl.algorithms.compiled.rollout import CompiledCollector
     from loomrl.algorithms.dqn.learner import DQN
 
 Vector = NDArray[np.float32]
@@ -217,14 +218,13 @@ def _become(module: nn.Linear, weight: NDArray[np.float32], bias: Vector) -> Non
 # --- acting in compiled environments ----------------------------------------------------------------------------
 
 
-def make_collector(algorithm: "DQN", envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
-    """A collector whose rollout is one call, where environments and policy are compiled; else the usual one."""
-    from loomrl.environment.collecting.collector import Collector
+def make_collector(algorithm: "DQN", envs: VectorEnv[Any, Any, Any], seed: int) -> "CompiledCollector | None":
+    """A collector whose rollout is one call, where environments and policy are compiled; else None."""
     from loomrl.environment.vector.batched import BatchedVectorEnv
 
     network: Any = algorithm.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
     if network is None or not isinstance(envs, BatchedVectorEnv):
-        return Collector(envs, seed)
+        return None
     from loomrl.algorithms.compiled.rollout import CompiledCollector
 
     return CompiledCollector(network, envs, seed, partial(exploring_noise, algorithm))

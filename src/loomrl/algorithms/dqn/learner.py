@@ -22,7 +22,15 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.algorithms.base import ALONE, State, TrainingContext, below, settle_engine
+from loomrl.algorithms.base import (
+    ALONE,
+    Algorithm,
+    RolloutCollector,
+    State,
+    TrainingContext,
+    below,
+    settle_engine,
+)
 from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.policy import ActionValuePolicy
 from loomrl.algorithms.off_policy import replay_spec, replay_storage
@@ -30,7 +38,7 @@ from loomrl.algorithms.peers import ALONE as NO_PEERS
 from loomrl.algorithms.peers import LearnerGroup
 from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, Transitions
 from loomrl.algorithms.replay.storage import Storage
-from loomrl.types import Act, FloatArray, Trajectory
+from loomrl.types import Act, ActFunction, FloatArray, Trajectory
 
 NAME = "dqn"
 Policy = ActionValuePolicy
@@ -56,7 +64,7 @@ class DQNEngine(Protocol):
         """Continue from `state_dict()`, in place."""
 
 
-class DQN:
+class DQN(Algorithm):
     """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting.
 
     With `peers` each learner replays what it saw itself; environment steps are those of all of them.
@@ -72,7 +80,7 @@ class DQN:
     ) -> None:
         self.config, self.peers = config, peers
         self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
-        self.policy = policy
+        self._policy = policy
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
         self.learner = _make_learner(config, policy, self.engine, peers)
         self._storage = replay_storage(config, context)
@@ -81,6 +89,11 @@ class DQN:
         self._total_env_steps = total_env_steps
         self._env_steps = 0  # of the trajectories seen by `update`
         self._steps_ahead = 0  # acted since
+
+    @property
+    def policy(self) -> ActionValuePolicy:
+        """The policy as it is now."""
+        return self._policy
 
     # --- acting ---
 
@@ -120,11 +133,11 @@ class DQN:
         self._steps_ahead += len(obs) * self.peers.num_learners
         return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
 
-    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> Any:
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
         """A collector: one that acts by itself, in a kernel, where the environments are compiled too."""
         from loomrl.algorithms.dqn.compiled import make_collector
 
-        return make_collector(self, envs, seed)
+        return make_collector(self, envs, seed) or super().collector(envs, seed, act)
 
     # --- learning ---
 

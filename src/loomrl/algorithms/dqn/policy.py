@@ -8,6 +8,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor, nn
 
+from loomrl.algorithms.base import PlayedEpisodes
 from loomrl.algorithms.networks.encoders import build_encoder
 from loomrl.algorithms.networks.modules import StateEncoder, linear
 from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy, describe
@@ -114,7 +115,7 @@ class ActionValuePolicy(TrainedPolicy):
         values = self.quantiles(obs).mean(-1)
         return {"action": self.discrete_action(values.argmax(-1)), "value": values.amax(-1), "logits": values}
 
-    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Any:
+    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:
         """Greedy episodes, one in each environment, by a kernel: returns (B,) and lengths (B,); None where there is
         none for them."""
         network: Any = self.compiled  # has of a `CompiledPolicy` what playing asks it for

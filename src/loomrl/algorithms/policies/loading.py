@@ -30,5 +30,4 @@ def load_policy(folder: Path) -> TrainedPolicy:
 
 def policy_class(name: str) -> type[TrainedPolicy]:
     """The class of an algorithm's policies: its plug-in's `Policy`, else actor and critic."""
-    found: type[TrainedPolicy] = getattr(get_algorithm(name), "Policy", ActorCriticPolicy)
-    return found
+    return get_algorithm(name).Policy or ActorCriticPolicy

@@ -4,6 +4,7 @@ Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (w
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import gymnasium
 import numpy as np
 import safetensors.torch
 import torch
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
+from loomrl.algorithms.base import PlayedEpisodes
 from loomrl.algorithms.networks.preprocessing import ObservationNormalizer, Preprocessor
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.environment.spaces import space_from_json, space_to_json
@@ -96,6 +99,10 @@ class TrainedPolicy(nn.Module, ABC):
         """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
         answer = self._evaluate(obs)
         return Act(action=answer["action"], value=answer["value"])
+
+    def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
+        """Greedy episodes in one call, as `loomrl.algorithms.base.LearntPolicy` has it; None: they are stepped."""
+        return None
 
     def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Each row's answer is the same in any batch: matrix kernels round differently in a tile's last, partial

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.advantages import RewardScaler, needs_successor_value
 from loomrl.algorithms.architecture import PolicyArchitecture
-from loomrl.algorithms.base import State, below
+from loomrl.algorithms.base import Algorithm, RolloutCollector, State, below
 from loomrl.algorithms.compiled import gae
 from loomrl.algorithms.compiled.policy import CompiledPolicy
 from loomrl.algorithms.compiled.ppo import (
@@ -35,16 +35,15 @@ from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
 from loomrl.algorithms.ppo.config import PPOParameters
 from loomrl.algorithms.ppo.engine import num_outputs
 from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
-from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.system.processors import num_processors
-from loomrl.types import Act, FloatArray, Trajectory
+from loomrl.types import Act, ActFunction, FloatArray, Trajectory
 
 NO_INDEX, NO_SAMPLE = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
 
 
-class CompiledPPO:
+class CompiledPPO(Algorithm):
     """Learns a `CompiledPolicy` from trajectories of its own `act` or collector."""
 
     engine = "compiled"
@@ -80,11 +79,11 @@ class CompiledPPO:
 
     # --- acting ---
 
-    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> CompiledCollector | Collector:
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
         """One that steps compiled environments itself; for others the usual one."""
         if isinstance(envs, BatchedVectorEnv):
             return CompiledCollector(self._policy, envs, seed)
-        return Collector(envs, seed)
+        return super().collector(envs, seed, act)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
         """Observations (B, *obs) -> actions (B, *action) sampled from the policy."""

@@ -14,7 +14,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import RolloutCollector, State
 from loomrl.algorithms.networks.modules import GaussianPolicyHead
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.ppo.config import PPOParameters
@@ -22,9 +22,8 @@ from loomrl.algorithms.ppo.learner import PPO, PPOBatch, first_policy
 from loomrl.algorithms.ppo.returns import DeviceRewardScaler, explained_variance, generalized_advantages
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory
 from loomrl.algorithms.ppo.schedules import STEP_METRICS
-from loomrl.environment.collecting.collector import Collector
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device, device_name
-from loomrl.types import Trajectory
+from loomrl.types import ActFunction, Trajectory
 
 
 class DevicePPO(PPO):
@@ -52,11 +51,11 @@ class DevicePPO(PPO):
         """The policy as it is now, on the CPU."""
         return self._twin
 
-    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> DeviceCollector | Collector:
+    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
         """One that stays on the device with environments that are there; for others the usual one."""
         if isinstance(envs, DeviceVectorEnv):
             return DeviceCollector(self._policy, envs, seed)
-        return Collector(envs, seed)
+        return super().collector(envs, seed, act)
 
     # --- learning ---
 

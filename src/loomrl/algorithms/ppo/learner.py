@@ -18,7 +18,7 @@ from loomrl.algorithms.advantages import (
     normalized,
     successor_values,
 )
-from loomrl.algorithms.base import State, below
+from loomrl.algorithms.base import Algorithm, State, below
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks.modules import GaussianPolicyHead
@@ -90,7 +90,7 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 # --- the algorithm ----------------------------------------------------------------------------------------------
 
 
-class PPO:
+class PPO(Algorithm):
     """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
 
     def __init__(

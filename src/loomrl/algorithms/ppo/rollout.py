@@ -66,8 +66,8 @@ class DeviceTrajectory:
 
 
 class DeviceCollector:
-    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself: `act` is not
-    asked, and random numbers come from a generator on the device that follows from `seed`.
+    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself, with
+    `policy`, and random numbers come from a generator on the device that follows from `seed`.
 
     Raises:
         ConfigError: for actions that are neither Discrete nor a Box.
@@ -100,7 +100,7 @@ class DeviceCollector:
         return 0
 
     @torch.no_grad()
-    def collect(self, act: object, num_steps: int, rng: np.random.Generator) -> DeviceTrajectory:  # noqa: ARG002
+    def collect(self, num_steps: int, rng: np.random.Generator) -> DeviceTrajectory:  # noqa: ARG002
         """Take `num_steps` steps in every environment; waits for the device after the last.
 
         Raises:

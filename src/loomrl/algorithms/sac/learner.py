@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loomrl.algorithms.base import ALONE, State, TrainingContext, below, check_threads, settle_engine
+from loomrl.algorithms.base import ALONE, Algorithm, State, TrainingContext, below, check_threads, settle_engine
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.off_policy import replay_spec, replay_storage
 from loomrl.algorithms.peers import ALONE as NO_PEERS
@@ -56,7 +56,7 @@ class SACEngine(Protocol):
         """Everything but the policy, by name, as memory that may be read and written."""
 
 
-class SAC:
+class SAC(Algorithm):
     """Learns a `SACPolicy` from replayed transitions of its own sampling.
 
     With `peers` each learner replays what it saw itself; environment steps are those of all of them.

@@ -24,15 +24,15 @@ _SHOWN = 32  # numbers of an observation in a message; of more only the ends
 
 class Collector:
     """Steps vectorised environments that restart in the step that ends an episode (`autoreset="same_step"` or
-    "resumable").
+    "resumable"), with the actions that `act` chooses.
 
     Episodes go on from one `collect` to the next. `finished` holds (return, length) of every episode that ended
     since it was last cleared. Where `is_resumable`, they also go on in another collector, from `state_dict()`.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], seed: int) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction) -> None:
         _demand(envs, AutoresetMode.SAME_STEP, "Collector")
-        self.envs = envs
+        self.envs, self._act = envs, act
         self.finished: list[tuple[float, int]] = []
         self._seed = seed
         self._obs: NDArray[Any] | None = None  # (B, *obs)
@@ -40,7 +40,7 @@ class Collector:
         self._lengths = np.zeros(envs.num_envs, np.int64)
         self._memory: dict[str, FloatArray] = {}  # a recurrent policy's, (B, M)
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:
+    def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
         """Take `num_steps` steps in every environment.
 
         Raises:
@@ -51,7 +51,7 @@ class Collector:
             self._obs, _ = self.envs.reset(seed=self._seed)
         buffers = _Buffers(num_steps, self._obs)
         for step in range(num_steps):
-            chosen = act(self._obs, rng, **self._memory)
+            chosen = self._act(self._obs, rng, **self._memory)
             demand_finite(chosen.action, self._obs)
             successor, reward, terminated, truncated, info = self.envs.step(chosen.action)
             ended = terminated | truncated

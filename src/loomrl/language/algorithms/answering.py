@@ -22,7 +22,7 @@ from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig, TokenCompletion
 from loomrl.language.policies.tokens import EOS, ByteTokenizer
-from loomrl.types import ActFunction, FloatArray
+from loomrl.types import FloatArray
 
 _TOKENIZER = ByteTokenizer()
 _FIRST_BYTE = _TOKENIZER.encode("\0")[0]  # the token of byte 0; those of the others follow
@@ -98,7 +98,7 @@ class AnswerCollector:
         """Do nothing, and return 0: the number of environments that could not continue an episode."""
         return 0
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> AnswerRollout:  # noqa: ARG002
+    def collect(self, num_steps: int, rng: np.random.Generator) -> AnswerRollout:  # noqa: ARG002
         """Draw tasks, answer each `num_samples` times, or once where examples are wanted, and take the rewards.
 
         Raises:

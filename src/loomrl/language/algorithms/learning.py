@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.base import Algorithm, State
 from loomrl.errors import LoomRLError
 from loomrl.language.algorithms.answering import AnswerCollector, AnswerRollout
 from loomrl.language.algorithms.policy import TextPolicy
@@ -26,7 +26,7 @@ from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import ByteTokenizer
 from loomrl.language.policies.transformer import TransformerConfig
 from loomrl.system.schema import Section
-from loomrl.types import Act
+from loomrl.types import Act, ActFunction
 
 
 class TextWarmStartConfig(Section):
@@ -59,14 +59,14 @@ class TextConfig(LearnerConfig):
         return self
 
 
-class TextLearning:
+class TextLearning(Algorithm):
     """An `Algorithm` for environments of text. Whoever builds it names the learner that takes over after the warm
     start."""
 
     rollout_length = 1  # an answer ends an episode
 
     def __init__(self, config: TextConfig, policy: TextPolicy, learner: type[LanguageLearner]) -> None:
-        self.config, self.policy = config, policy
+        self.config, self._policy = config, policy
         self.num_envs, self.num_samples = config.num_tasks * config.num_samples, config.num_samples
         self.temperature = config.temperature
         self.language = LanguagePolicy(ByteTokenizer(), policy.model)
@@ -76,6 +76,11 @@ class TextLearning:
 
     def _new_learner(self) -> LanguageLearner:
         return self._create_learner(self.config, self.language)
+
+    @property
+    def policy(self) -> TextPolicy:
+        """The policy as it is now."""
+        return self._policy
 
     @property
     def wants_examples(self) -> bool:
@@ -93,7 +98,12 @@ class TextLearning:
         temperature = 0.0 if self.wants_examples else self.temperature
         return SamplingConfig(temperature=temperature, max_tokens=self.policy.answer_bytes)
 
-    def collector(self, envs: VectorEnv[Any, Any, Any], seed: int) -> AnswerCollector:  # noqa: ARG002
+    def collector(
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        seed: int,  # noqa: ARG002
+        act: ActFunction | None = None,  # noqa: ARG002
+    ) -> AnswerCollector:
         """A collector that draws the seeds of new tasks for each rollout in these environments."""
         return AnswerCollector(envs, self)
 
@@ -101,7 +111,11 @@ class TextLearning:
         """Greedy answers to observations; exploring answers are sampled by the collector."""
         return self.policy.act(obs, rng)
 
-    def update(self, rollout: AnswerRollout, rng: np.random.Generator) -> dict[str, float]:  # noqa: ARG002
+    def update(  # type: ignore[override]  # what its own collector gives
+        self,
+        rollout: AnswerRollout,
+        rng: np.random.Generator,  # noqa: ARG002
+    ) -> dict[str, float]:
         """Learn from one rollout: examples until enough answers are right, then the answers themselves.
 
         Raises:

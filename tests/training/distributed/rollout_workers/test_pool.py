@@ -98,7 +98,7 @@ class Collected:
     def demand_same(self) -> None:
         """The workers' next rollout is the one of this process."""
         found = beside(self.rollouts())
-        wanted = self._collector.collect(self._algorithm.act, self._algorithm.rollout_length, self._rng)
+        wanted = self._collector.collect(self._algorithm.rollout_length, self._rng)
         for name in ("obs", "action", "reward", "next_obs"):
             np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
 

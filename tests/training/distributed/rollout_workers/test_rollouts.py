@@ -78,7 +78,7 @@ def test_workers_collect_what_the_learner_would_to_the_bit(
             ):
                 worker.begin(share, SEED + segment, rows_of(state, share.rows))
             for version in range(2):
-                wanted = collector.collect(algorithm.act, algorithm.rollout_length, rng)
+                wanted = collector.collect(algorithm.rollout_length, rng)
                 rollouts = collected(workers, PolicyState(version, algorithm.policy.arrays()), other)
                 same(beside(rollouts), wanted)
                 assert finished_in_order(rollouts) == collector.finished

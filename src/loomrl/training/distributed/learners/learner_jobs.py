@@ -1,11 +1,9 @@
 """What one of several learners gets of a training."""
 
-import inspect
 from dataclasses import replace
 
 from pydantic import ValidationError
 
-from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.registry import explain, find_algorithms, get_algorithm
 from loomrl.errors import ConfigError
 from loomrl.training.config import DistributedConfig
@@ -54,7 +52,7 @@ def require_work(share: TrainingJob, config: DistributedConfig) -> None:
         return
     place = "training.distributed.rollout_workers_per_learner"
     algorithm, backend = share.config.algorithm, share.learning_backend
-    if not getattr(get_algorithm(algorithm), "ACTS_BY_POLICY", False) or backend == "device":
+    if not get_algorithm(algorithm).ACTS_BY_POLICY or backend == "device":
         raise ConfigError(
             f"{place}: algorithm {algorithm!r} with environment.backend {backend!r} collects itself; set it to 0"
         )
@@ -63,8 +61,8 @@ def require_work(share: TrainingJob, config: DistributedConfig) -> None:
 
 
 def _require_sharing(job: TrainingJob) -> None:
-    if not _takes_peers(get_algorithm(job.config.algorithm)):
-        others = ", ".join(sorted(name for name, plugin in find_algorithms().items() if _takes_peers(plugin)))
+    if not get_algorithm(job.config.algorithm).takes_peers:
+        others = ", ".join(sorted(name for name, plugin in find_algorithms().items() if plugin.takes_peers))
         raise ConfigError(
             f"training.distributed: algorithm {job.config.algorithm!r} is learnt by one learner; leave the section "
             f"out, or set training.algorithm to one of {others}"
@@ -74,7 +72,3 @@ def _require_sharing(job: TrainingJob) -> None:
             "training.parameters.replay_storage: learners on other machines cannot keep what they have seen beside the "
             'checkpoints; set it to "memory"'
         )
-
-
-def _takes_peers(plugin: AlgorithmPlugin) -> bool:
-    return "peers" in inspect.signature(plugin.build).parameters

@@ -7,7 +7,7 @@ from loomrl.environment.vector.states import State
 from loomrl.training.distributed.rollout_workers.pool import RolloutTask, RolloutWorkerPool
 from loomrl.training.distributed.rollout_workers.rollouts import PolicyState, beside, finished_in_order, require_fresh
 from loomrl.training.processes import union
-from loomrl.types import ActFunction, Json, Trajectory
+from loomrl.types import Json, Trajectory
 
 
 class CollectedByWorkers:
@@ -42,7 +42,7 @@ class CollectedByWorkers:
         self._saved = {}
         return self
 
-    def collect(self, act: ActFunction, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
+    def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:  # noqa: ARG002
         """A trajectory of `num_steps` steps in all of the learner's environments, (T, B, ...), collected by its
         workers.
 

@@ -76,7 +76,7 @@ class RolloutWorker:
         self._share, self._seed, self._state = share, seed, state
 
     def _started(self) -> tuple[OwnEnvironments, SegmentCollector]:
-        own = OwnEnvironments(self._algorithm, self._setup.environments, self._share.num_envs)
+        own = OwnEnvironments(self._algorithm, self._setup.environments, self._share.num_envs, self._act)
         own.load_state_dict(self._state)
         return own, own.begin(self._seed + self._share.first)
 
@@ -93,13 +93,13 @@ class RolloutWorker:
         Raises:
             EnvironmentFault: when an environment breaks its API.
         """
-        algorithm: Any = self._algorithm
+        algorithm = self._algorithm
         rng = rng or self._rng
-        with one_thread(getattr(algorithm, "engine", "torch")):
+        with one_thread(algorithm.engine):
             own, collector = self._environments = self._environments or self._started()
             began = time.perf_counter()
             noise = ShareOfNoise(rng, self._share)
-            trajectory = collector.collect(self._act, algorithm.rollout_length, noise)
+            trajectory = collector.collect(algorithm.rollout_length, noise)
             seconds = time.perf_counter() - began
             if with_log_prob:
                 trajectory = algorithm.with_log_prob(trajectory)
