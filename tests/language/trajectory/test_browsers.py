@@ -128,7 +128,10 @@ def hub_in_use(tokens: str) -> Iterator[tuple[httpx.Client, int]]:
     """A client, with the token, of a hub where an environment takes part and two batches wait, one of them leased: that
     one's number."""
     settings: dict[str, Any] = {"auth": ("eve", "secret"), "trust_env": False, "timeout": 600}
-    with HubProcess(environment={"LOOMRL_TOKENS": tokens}) as hub, httpx.Client(base_url=hub.url, **settings) as client:
+    with (
+        HubProcess(environment={"LOOMRL_TOKENS": tokens}, silent_seconds=3600) as hub,
+        httpx.Client(base_url=hub.url, **settings) as client,
+    ):
         assert client.post("/register", json=REGISTER).status_code == 200
         assert client.get("/batch").json() == {"batch": None}  # from now on environments may come
         assert client.post("/register-env", json=environment()).json()["env_id"] == 0
