@@ -178,7 +178,8 @@ def judge(mutation: Mutation, clean: Path) -> dict[str, Any]:
 
 
 def is_kernel(mutation: Mutation, source: str) -> bool:
-    """Whether the changed text stands in a function that numba compiles."""
+    """Whether the changed text stands in a function that numba compiles; raises `Broken` where it is not there."""
+    mutation.applied(source)
     before = source[: source.index(mutation.old) + len(mutation.old) - len(mutation.old.lstrip())]
     definitions = re.findall(r"^((?:@.*\n)*)(?:def|class) (\w+)", before, re.MULTILINE)
     decorators, name = definitions[-1] if definitions else ("", "")
