@@ -5,7 +5,6 @@ the engine may hold half of them, it gets those of the version before again; whe
 """
 
 import base64
-import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,15 +16,13 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-import httpx
 import numpy as np
 
 from loomrl.errors import ServiceError
+from loomrl.language.connection import CONNECTIONS, ServiceConnection, ServiceRefused
 from loomrl.language.inference.engine import Completions, InferenceEngine, PauseMode, Prompt, Sampling
 
-TOKEN = "LOOMRL_ENGINE_TOKEN"
-_CONNECTIONS = 64  # requests under way at once; more would wait in the engine
-_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 5.0  # before asking again; doubles
+_PAUSE_SECONDS = 0.2  # before asking again for what an update cut short
 
 
 class SavedPolicy(Protocol):
@@ -36,78 +33,8 @@ class SavedPolicy(Protocol):
         ...
 
 
-class EngineRefused(ServiceError):
+class EngineRefused(ServiceRefused):
     """The engine answered that the request is wrong. `status` is its HTTP status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class EngineConnection:
-    """HTTP requests to an engine, with retries while it is not reached or busy.
-
-    Args:
-        url: where it is served, without `/v1`.
-        token: sent as `Authorization: Bearer`; default: `LOOMRL_ENGINE_TOKEN`.
-        patience_seconds: until a request that was not answered fails.
-        timeout_seconds: of one answer.
-    """
-
-    def __init__(self, url: str, token: str | None, patience_seconds: float, timeout_seconds: float) -> None:
-        token = token or os.environ.get(TOKEN)
-        self._client = httpx.Client(
-            base_url=url.rstrip("/").removesuffix("/v1"),
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(timeout_seconds, pool=None),
-            limits=httpx.Limits(max_connections=_CONNECTIONS),
-            trust_env=False,
-        )
-        self._patience_seconds = patience_seconds
-
-    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as JSON; sent again while the engine is not reached or busy, so only for requests that may be
-        repeated.
-
-        Raises:
-            EngineRefused: when the engine answers that the request is wrong.
-            ServiceError: when there is no answer within `patience_seconds`.
-        """
-        deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
-        while True:
-            try:
-                return self.request_once(method, path, body)
-            except EngineRefused:
-                raise
-            except ServiceError:
-                if time.monotonic() + pause > deadline:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
-
-    def request_once(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The answer as JSON, of a request that is sent once, since it must not be repeated.
-
-        Raises:
-            EngineRefused: when the engine answers that the request is wrong.
-            ServiceError: when there is no answer, or it is no JSON.
-        """
-        url = f"{self._client.base_url}{path}"
-        try:
-            answer = self._client.request(method, path, json=None if body is None else dict(body))
-            if 400 <= answer.status_code < 500:
-                raise EngineRefused(f"{method} {url}: {answer.status_code} {answer.text[:500]}", answer.status_code)
-            if answer.status_code >= 500:
-                raise ServiceError(f"{method} {url}: {answer.status_code} {answer.text[:500]}; see the engine's log")
-            return answer.json() if answer.content else None
-        except httpx.HTTPError as error:
-            raise ServiceError(f"{method} {url}: {error or type(error).__name__}; is the engine running?") from error
-        except ValueError as error:
-            raise ServiceError(f"{method} {url}: the answer is no JSON; is this an inference engine?") from error
-
-    def close(self) -> None:
-        """Close all HTTP connections to the engine; later requests fail."""
-        self._client.close()
 
 
 class RemoteEngine(InferenceEngine):
@@ -133,12 +60,13 @@ class RemoteEngine(InferenceEngine):
         patience_seconds: float = 60.0,
         timeout_seconds: float = 600.0,
     ) -> None:
-        self._connection = EngineConnection(url, token, patience_seconds, timeout_seconds)
+        root = url.rstrip("/").removesuffix("/v1")
+        self._connection = ServiceConnection("engine", root, token, patience_seconds, timeout_seconds, EngineRefused)
         self._temporary = TemporaryDirectory(prefix="loomrl-weights-")
         self._shares_folder = weights_folder is not None
         self._folder = (weights_folder or Path(self._temporary.name)).resolve()
         self._served_folder = first_weights
-        self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="engine")
+        self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="engine")
 
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
         """A request for each prompt, which the engine decodes together."""
@@ -234,6 +162,12 @@ def _of_prompt(sampling: Sampling, number: int) -> Sampling:
         return sampling
     (seed,) = np.random.SeedSequence([sampling.seed, number]).generate_state(1, np.uint64)
     return sampling.model_copy(update={"seed": int(seed) >> 1})
+
+
+def common_fields(n: int, sampling: Sampling) -> dict[str, Any]:
+    """What vLLM and SGLang call by the same names in a request for `n` completions."""
+    named = sampling.model_dump(mode="json", include={"temperature", "top_p", "stop", "stop_token_ids", "ignore_eos"})
+    return {"n": n, **named}
 
 
 def tensors_of(folder: Path) -> list[str]:

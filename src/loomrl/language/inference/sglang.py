@@ -10,7 +10,14 @@ from typing import Any
 
 from loomrl.errors import ServiceError
 from loomrl.language.inference.engine import Completion, Completions, PauseMode, Prompt, Sampling
-from loomrl.language.inference.remote import EngineRefused, RemoteEngine, field_of, tensors_of, version_of
+from loomrl.language.inference.remote import (
+    EngineRefused,
+    RemoteEngine,
+    common_fields,
+    field_of,
+    tensors_of,
+    version_of,
+)
 
 _MODES = {"abort": "abort", "wait": "abort", "keep": "retract"}
 
@@ -56,16 +63,7 @@ class SGLangEngine(RemoteEngine):
 
 
 def _params(n: int, sampling: Sampling) -> dict[str, Any]:
-    params = {
-        "n": n,
-        "max_new_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k or -1,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
-    }
+    params = {**common_fields(n, sampling), "max_new_tokens": sampling.max_tokens, "top_k": sampling.top_k or -1}
     return params if sampling.seed is None else {**params, "sampling_seed": sampling.seed}
 
 

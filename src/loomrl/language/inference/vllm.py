@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 from loomrl.errors import ServiceError
 from loomrl.language.inference.engine import Completion, Completions, PauseMode, Prompt, Sampling
-from loomrl.language.inference.remote import EngineRefused, RemoteEngine, field_of, tensors_of, version_of
+from loomrl.language.inference.remote import (
+    EngineRefused,
+    RemoteEngine,
+    common_fields,
+    field_of,
+    tensors_of,
+    version_of,
+)
 
 
 class VLLMEngine(RemoteEngine):
@@ -79,15 +86,10 @@ class VLLMEngine(RemoteEngine):
 
 def _request_body(prompt: Prompt, n: int, sampling: Sampling) -> dict[str, Any]:
     body = {
+        **common_fields(n, sampling),
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
-        "n": n,
         "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,
-        "stop": list(sampling.stop),
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "ignore_eos": sampling.ignore_eos,
         "logprobs": 0,
         "return_token_ids": True,
     }

@@ -3,33 +3,24 @@
 Unmodified Atropos environments and trainers need none of this.
 """
 
-import os
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import orjson
 
-from loomrl.errors import ServiceError
+from loomrl.language.connection import ServiceConnection, ServiceRefused
 from loomrl.language.trajectory.state.fragments import compress, gzip_of
 
-TOKEN = "LOOMRL_HUB_TOKEN"
 _MIN_PACKED_BYTES = 1_000
-_PAUSE_SECONDS = 0.2  # before the second try; doubles
-_MAX_PAUSE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 30.0
 ScoredGroup = Mapping[str, Any]
 
 
-class HubRefused(ServiceError):
+class HubRefused(ServiceRefused):
     """The hub answered, but not with what was asked for. `status` is its HTTP status."""
-
-    def __init__(self, message: str, status: int) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -53,21 +44,16 @@ class HubClient:
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", *, token: str | None = None, patience_seconds: float = 60.0):
-        token = token or os.environ.get(TOKEN)
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=30, trust_env=False)
-        self._patience_seconds = patience_seconds
+        self._connection = ServiceConnection("hub", url, token, patience_seconds, _TIMEOUT_SECONDS, HubRefused)
 
     def close(self) -> None:
         """Close all HTTP connections to the hub; later calls fail."""
-        self._client.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # --- environments ---------------------------------------------------------------------------------------------
@@ -83,25 +69,25 @@ class HubClient:
         poll_seconds: float = 1.0,
     ) -> int:
         """Register an environment, once a trainer is there; returns its `env_id`. `minimum` is its share of a batch."""
-        fields = {
+        body = {
             "desired_name": name,
             "group_size": group_size,
             "max_token_length": max_token_length,
             "weight": weight,
+            "min_batch_allocation": minimum,
         }
-        body = orjson.dumps({**fields, "min_batch_allocation": minimum})
         while (answer := self._request("POST", "/register-env", body))["status"] != "success":
             time.sleep(poll_seconds)
         return int(answer["env_id"])
 
     def disconnect_environment(self, env_id: int) -> None:
         """Give up an environment's share of the batches; what it posted is still delivered."""
-        self._request("POST", "/disconnect-env", orjson.dumps({"env_id": env_id}))
+        self._request("POST", "/disconnect-env", {"env_id": env_id})
 
     def environment_status(self, env_id: int) -> dict[str, Any]:
         """The state of an environment's queue and its weight; the request also shows the hub that the environment is
         alive."""
-        return self._request("GET", "/status-env", orjson.dumps({"env_id": env_id}))
+        return self._request("GET", "/status-env", {"env_id": env_id})
 
     def post(self, group: ScoredGroup, *, policy_version: int | None = None) -> dict[str, Any]:
         """Post one group; returns the hub's answer."""
@@ -136,7 +122,7 @@ class HubClient:
             "starting_step": starting_step,
             "num_steps": num_steps,
         }
-        self._request("POST", "/register", orjson.dumps(fields))
+        self._request("POST", "/register", fields)
 
     def next_batch(self, *, lease_seconds: float = 600.0) -> LeasedBatch | None:
         """The next batch, which is handed out again unless it is acknowledged in time; None while there is none."""
@@ -153,7 +139,7 @@ class HubClient:
 
     def set_policy_version(self, version: int) -> None:
         """Tell the hub which policy the trainer has now: older groups than it allows are dropped."""
-        self._request("POST", "/policy_version", orjson.dumps({"version": version}))
+        self._request("POST", "/policy_version", {"version": version})
 
     def policy_version(self) -> int | None:
         """The policy version that the trainer reported last; None before it did."""
@@ -175,27 +161,7 @@ class HubClient:
         return self._request("POST", path, body, headers)
 
     def _request(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", **(headers or {})} if body else {}
-        answer = self._retry(lambda: self._client.request(method, path, content=body, headers=headers))
-        if answer.status_code >= 400:
-            raise HubRefused(f"{method} {path}: {answer.status_code} {answer.text[:500]}", answer.status_code)
-        found: dict[str, Any] = orjson.loads(answer.content)
-        return found
-
-    def _retry(self, send: Callable[[], httpx.Response]) -> httpx.Response:
-        """The first answer that is no failure of the hub's."""
-        deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
-        while True:
-            try:
-                answer = send()
-                reason = f"{answer.status_code} {answer.text[:500]}" if answer.status_code >= 500 else ""
-                if not reason:
-                    return answer
-            except httpx.TransportError as error:
-                reason = str(error) or type(error).__name__
-            if time.monotonic() + pause > deadline:
-                raise ServiceError(f"the hub at {self._client.base_url} gave no answer: {reason}; see its log")
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        answer: dict[str, Any] = self._connection.request(method, path, body, headers)
+        return answer

@@ -1,0 +1,105 @@
+"""JSON over HTTP to a hub or an engine, with patience."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import orjson
+
+from loomrl.errors import ServiceError
+
+CONNECTIONS = 64  # requests under way at once; more would wait in the service
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 5.0  # before asking again; doubles
+_MAX_SHOWN = 500  # characters of an answer that an error repeats
+
+
+class ServiceRefused(ServiceError):
+    """The service answered, but not with what was asked for. `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServiceConnection:
+    """HTTP requests to one service, with retries while it is not reached or busy.
+
+    Args:
+        name: what errors call it, such as `hub`. Its token is that of `LOOMRL_{NAME}_TOKEN` where none is given.
+        url: where it is served.
+        token: sent as `Authorization: Bearer`.
+        patience_seconds: until a request that was not answered fails.
+        timeout_seconds: of one answer.
+        refused: what is raised when the service answers that a request is wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        token: str | None,
+        patience_seconds: float,
+        timeout_seconds: float,
+        refused: type[ServiceRefused],
+    ) -> None:
+        token = token or os.environ.get(f"LOOMRL_{name.upper()}_TOKEN")
+        self._client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(timeout_seconds, pool=None),
+            limits=httpx.Limits(max_connections=CONNECTIONS),
+            trust_env=False,
+        )
+        self._name, self._patience_seconds, self._refused = name, patience_seconds, refused
+
+    def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """The answer as JSON; sent again while the service is not reached or busy, so only for requests that may be
+        repeated.
+
+        Raises:
+            ServiceRefused: when the service answers that the request is wrong.
+            ServiceError: when there is no answer within `patience_seconds`.
+        """
+        deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
+        while True:
+            try:
+                return self.request_once(method, path, body, headers)
+            except ServiceRefused:
+                raise
+            except ServiceError:
+                if time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def request_once(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """The answer as JSON, of a request that is sent once, since it must not be repeated. A `body` in bytes is JSON
+        already, packed as its `headers` say.
+
+        Raises:
+            ServiceRefused: when the service answers that the request is wrong.
+            ServiceError: when there is no answer, or it is no JSON.
+        """
+        url = f"{self._client.base_url}{path}"
+        content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
+        headers = {} if content is None else {"Content-Type": "application/json", **(headers or {})}
+        try:
+            answer = self._client.request(method, path, content=content, headers=headers)
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
+            raise ServiceError(f"{method} {url} gave no answer: {reason}; is the {self._name} running?") from error
+        told = f"{method} {url}: {answer.status_code} {answer.text[:_MAX_SHOWN]}" if answer.status_code >= 400 else ""
+        if answer.status_code >= 500:
+            raise ServiceError(f"{told}; see the {self._name}'s log")
+        if told:
+            raise self._refused(told, answer.status_code)
+        try:
+            return orjson.loads(answer.content) if answer.content else None
+        except ValueError as error:
+            raise ServiceError(f"{method} {url}: the answer is no JSON; is this the {self._name}?") from error
+
+    def close(self) -> None:
+        """Close all HTTP connections to the service; later requests fail."""
+        self._client.close()
