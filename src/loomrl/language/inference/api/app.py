@@ -19,11 +19,11 @@ from loomrl.language.inference.api.updating import (
 from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.settings import EngineSettings
 from loomrl.language.policies.policy import LanguagePolicy
-from loomrl.language.trajectory.api.bodies import Bodies, packed
+from loomrl.language.trajectory.api.bodies import Bodies
 from loomrl.language.trajectory.api.replies import TEXT_TYPE, WireRefusal
-from loomrl.language.trajectory.api.router import Router, intake_for
+from loomrl.language.trajectory.api.router import WireApplication
 from loomrl.system.http.access import ANYONE, LOOKS, RUNS, TAKES_PART
-from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, Send, respond
+from loomrl.system.http.asgi import Response
 from loomrl.system.http.request import Request
 from loomrl.system.http.routing import JSON_TYPE, Route
 from loomrl.system.http.tokens import Tokens
@@ -31,7 +31,7 @@ from loomrl.system.http.tokens import Tokens
 _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class EngineServer:
+class EngineServer(WireApplication):
     """Answers environments, in the shapes of vLLM, SGLang and OpenAI, and trainers."""
 
     def __init__(self, settings: EngineSettings, tokens: Tokens) -> None:
@@ -47,17 +47,15 @@ class EngineServer:
         self._metrics.gauge("running", "Completions that are being decoded", lambda: scheduler.num_running)
         self._metrics.gauge("waiting", "Completions that wait for their turn", lambda: scheduler.num_waiting)
         self._metrics.gauge("policy_version", "Version of the policy", lambda: self._engine.version)
-        self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
-        self._router = Router(
+        super().__init__(
             self._routes(),
             tokens,
             settings.host,
             Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            self._metrics,
             title="LoomRL engine",
             purpose="Completions by a policy, in the shapes of vLLM, SGLang and OpenAI, and the policy's next weights.",
-            check=lambda: None,
             max_bytes={TAKES_PART: min(settings.max_prompt_bytes, settings.max_body_bytes)},
-            count=self._metrics.count_problem,
         )
 
     def _routes(self) -> list[Route]:
@@ -65,26 +63,8 @@ class EngineServer:
         completing, updating = CompletionRoutes(self._engine, self._metrics), WeightRoutes(self._engine, self._metrics)
         return [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), metrics]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the server's life span."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        try:
-            response = packed(scope, await self._router.answer(scope, receive))
-        except ClientGone:
-            return
-        await respond(send, response)
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
+    async def end(self) -> None:
         self._engine.close()
-        await send({"type": "lifespan.shutdown.complete"})
 
     async def _show_metrics(self, request: Request) -> Response:
         """Prometheus text format."""

@@ -4,12 +4,12 @@ import time
 from typing import Any
 
 from loomrl.language.trajectory.api import replies
-from loomrl.language.trajectory.api.bodies import Bodies, packed
+from loomrl.language.trajectory.api.bodies import Bodies
 from loomrl.language.trajectory.api.delivery import BatchRoutes, Lease
 from loomrl.language.trajectory.api.metrics import HubMetrics
 from loomrl.language.trajectory.api.posting import GroupRoutes
 from loomrl.language.trajectory.api.posts import Posts
-from loomrl.language.trajectory.api.router import Router, intake_for
+from loomrl.language.trajectory.api.router import WireApplication
 from loomrl.language.trajectory.api.upkeep import Upkeep
 from loomrl.language.trajectory.api.view import PATHS, View
 from loomrl.language.trajectory.settings import HubSettings
@@ -25,7 +25,7 @@ from loomrl.language.trajectory.wire import (
     parse,
 )
 from loomrl.system.http.access import ANYONE, LOOKS, RUNS, TAKES_PART
-from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, Send, as_json, respond
+from loomrl.system.http.asgi import Response, as_json
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request
 from loomrl.system.http.routing import Link, Route
@@ -34,9 +34,10 @@ from loomrl.system.http.tokens import Tokens
 _TEXT = b"text/plain; charset=utf-8"
 _JOINED = {"env_id": "$response.body#/env_id"}
 _MAX_ENVIRONMENTS = 100_000
+_TIMED = frozenset(("/scored_data", "/scored_data_list", "/batch"))
 
 
-class HubServer:
+class HubServer(WireApplication):
     """The ASGI application of a hub: the Trajectory API for environments and trainers, metrics and dashboard."""
 
     def __init__(self, settings: HubSettings, store: Store, tokens: Tokens) -> None:
@@ -47,18 +48,28 @@ class HubServer:
         posting = GroupRoutes(settings, self._journal, self._posts, self._metrics)
         delivery, view = BatchRoutes(self._journal, self._metrics), View(self._journal, self._metrics)
         self._upkeep = Upkeep(store, self._journal, self._posts, self._metrics)
-        self._timed = {"/scored_data", "/scored_data_list", "/batch"}
-        self.intake = intake_for(settings.max_pending_bytes, self._metrics.count_problem)
-        self._router = Router(
+        super().__init__(
             [*self._routes_of_state(), *_routes_of_groups(posting, delivery), *_routes_of_view(view)],
             tokens,
             settings.host,
             Bodies(settings.max_body_bytes, settings.max_pending_bytes),
+            self._metrics,
             title="LoomRL hub",
             purpose="The Trajectory API: scored groups of token sequences from environments, batches for trainers.",
-            check=self._journal.check,
-            count=self._metrics.count_problem,
         )
+
+    async def begin(self) -> None:
+        await self._upkeep.begin()
+
+    async def end(self) -> None:
+        await self._upkeep.end()
+
+    def check(self) -> None:
+        self._journal.check()
+
+    def observe(self, path: str, seconds: float) -> None:
+        if path in _TIMED:
+            self._metrics.observe(seconds)
 
     def _routes_of_state(self) -> list[Route]:
         """Who takes part, and what is known of it."""
@@ -88,23 +99,6 @@ class HubServer:
     @property
     def _hub(self) -> Hub:
         return self._journal.hub
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the server's life span."""
-        if scope["type"] == "lifespan":
-            await self._upkeep.live(receive, send)
-            return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
-        started = time.perf_counter()
-        try:
-            response = packed(scope, await self._router.answer(scope, receive))
-        except ClientGone:
-            return
-        if scope["path"] in self._timed:
-            self._metrics.observe(time.perf_counter() - started)
-        await respond(send, response)
 
     # --- what is asked for ----------------------------------------------------------------------------------------
 

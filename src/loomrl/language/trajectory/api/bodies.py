@@ -23,7 +23,7 @@ class Bodies:
     """Reads bodies; all that are being read at once have a limit, too."""
 
     def __init__(self, max_bytes: int, max_pending_bytes: int) -> None:
-        self._max_bytes, self._max_pending = max_bytes, max_pending_bytes
+        self._max_bytes, self.max_pending_bytes = max_bytes, max_pending_bytes
         self.pending = 0  # bytes
 
     async def read(self, scope: Scope, receive: Receive, most: int | None = None) -> bytes:
@@ -49,7 +49,7 @@ class Bodies:
                 taken += len(chunk)
                 if taken > most:
                     raise Problem(413, f"the body is larger than the {most} bytes that are read", CLOSE)
-                if self.pending > self._max_pending:
+                if self.pending > self.max_pending_bytes:
                     raise Problem(503, "too much is being posted at once; send it again", _RETRY)
                 body += chunk
         finally:

@@ -1,19 +1,23 @@
-"""Who answers a request: its route is found, its sender checked, its body read; whatever happens has an answer."""
+"""What a hub and a served engine answer by: a route is found, its sender checked, its body read.
+
+Whatever happens has an answer.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from loomrl.errors import ServiceError
-from loomrl.language.trajectory.api.bodies import BadGzip, Bodies, check_json
+from loomrl.language.trajectory.api.bodies import BadGzip, Bodies, check_json, packed
 from loomrl.language.trajectory.api.replies import TEXT_TYPE, WireRefusal
 from loomrl.language.trajectory.wire import Invalid
 from loomrl.system.http import routing
 from loomrl.system.http.access import RUNS, check_role
-from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, as_json, header, unread
+from loomrl.system.http.asgi import ClientGone, Receive, Response, Scope, Send, as_json, header, respond, unread
 from loomrl.system.http.browsers import (
     check_body_type,
     check_host,
@@ -29,6 +33,7 @@ from loomrl.system.http.openapi import Api, describe
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.request import Request
 from loomrl.system.http.routing import JSON_TYPE, Route
+from loomrl.system.http.service_metrics import ServiceMetrics
 from loomrl.system.http.tokens import Tokens
 
 log = logging.getLogger(__name__)
@@ -37,11 +42,10 @@ _ALWAYS = (400, 403, 408, 413, 414, 421, 431, 500, 503)
 _SCHEMES = ("http", "https")  # of its own page: a proxy may end TLS
 
 
-class Router:
-    """The routes of one server, and beside them the one that describes them.
+class WireApplication:
+    """The ASGI application of one server: its routes, and beside them the one that describes them.
 
-    `check` is asked before a body is read, `count` told of each refusal. `max_bytes` bounds bodies further, by who may
-    send them.
+    `title` and `purpose` are told by that description. `max_bytes` bounds bodies further, by who may send them.
     """
 
     def __init__(
@@ -50,19 +54,55 @@ class Router:
         tokens: Tokens,
         host: str,
         bodies: Bodies,
+        metrics: ServiceMetrics,
         *,
         title: str,
         purpose: str,
-        check: Callable[[], None],
-        count: Callable[[int], None],
         max_bytes: Mapping[RouteGuard, int] | None = None,
     ) -> None:
         described = Route("GET", "/openapi.json", self._description, answers={200: dict[str, Any]})
         self._table = routing.RouteTable([*routes, described])
         self._api = Api(title, purpose, tokens, _REFUSAL, _ALWAYS, of_changes=(415,), of_what_is_sent=(422,))
-        self._tokens, self._bodies = tokens, bodies
-        self._on_loopback = is_loopback(host)
-        self._check, self._count, self._max_bytes = check, count, max_bytes or {}
+        self._tokens, self._count, self._max_bytes = tokens, metrics.count_problem, max_bytes or {}
+        self._bodies, self._on_loopback = bodies, is_loopback(host)
+        self.intake = _intake_for(bodies.max_pending_bytes, self._count)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's life span."""
+        if scope["type"] == "lifespan":
+            await receive()
+            await self.begin()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await self.end()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        started = time.perf_counter()
+        try:
+            response = packed(scope, await self.answer(scope, receive))
+        except ClientGone:
+            return
+        self.observe(scope["path"], time.perf_counter() - started)
+        await respond(send, response)
+
+    # --- what a server adds ---------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Start what the server does by itself."""
+
+    async def end(self) -> None:
+        """Stop it, and release what is held."""
+
+    def check(self) -> None:
+        """Raise `ServiceError` while nothing can be answered; asked before a body is read."""
+
+    def observe(self, path: str, seconds: float) -> None:
+        """Note how long a request took that was answered."""
+
+    # --- a request ------------------------------------------------------------------------------------------------
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
         """Whatever happens to one request, it is answered and the server lives on.
@@ -100,7 +140,7 @@ class Router:
             check_body_type(scope)
         if route.guard is not None:
             check_role(scope, self._tokens, route.guard)
-        self._check()
+        self.check()
         return partial(route.handler, **places), self._max_bytes.get(route.guard) if route.guard else None
 
     def _refused(self, scope: Scope, error: Exception) -> Response:
@@ -132,7 +172,7 @@ class Router:
         return as_json(await asyncio.to_thread(describe, self._table.routes, self._api))
 
 
-def intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:
+def _intake_for(max_pending_bytes: int, count: Callable[[int], None]) -> Intake:
     """The bounds for connections of a hub or an engine; `count` is called with the status of each refusal.
 
     Requests that were read and not answered count too: posts that wait for the disk, prompts that wait for their turn.

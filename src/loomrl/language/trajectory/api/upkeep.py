@@ -12,7 +12,6 @@ from loomrl.language.trajectory.api.metrics import HubMetrics
 from loomrl.language.trajectory.api.posts import KEEP_KEYS_SECONDS, Posts
 from loomrl.language.trajectory.storage.journal import HubJournal
 from loomrl.language.trajectory.storage.store import Store
-from loomrl.system.http.asgi import Receive, Send
 
 log = logging.getLogger(__name__)
 _EVERY_SECONDS = 1.0
@@ -31,17 +30,25 @@ class Upkeep:
         metrics.gauge("quarantined", "Environments that are silent or failing", lambda: _count(journal, False))
         metrics.gauge("step", "Batches formed since the start", lambda: journal.hub.state.step)
 
-    async def live(self, receive: Receive, send: Send) -> None:
-        """Run the ASGI lifespan: periodic work from startup on, then the final write at shutdown."""
-        await receive()
-        rounds = asyncio.create_task(self._rounds())
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        rounds.cancel()
+    async def begin(self) -> None:
+        """Start the rounds: once a second quarantine is decided anew, and what changed is written."""
+        self._task = asyncio.create_task(self._rounds())
+
+    async def end(self) -> None:
+        """End it, write for the last time and close the store. All answers were sent: none of them is waited for after
+        the next start."""
+        self._task.cancel()
         with suppress(asyncio.CancelledError):
-            await rounds
-        await self._end()
-        await send({"type": "lifespan.shutdown.complete"})
+            await self._task
+        hub = self._journal.hub
+        for environment in hub.environments:
+            hub.record_environment(environment)
+        hub.changes.posts_before = (math.inf, time.time() - KEEP_KEYS_SECONDS)
+        try:
+            await self._journal.durable()
+        except ServiceError as error:
+            log.error("%s", error)
+        self._store.close()
 
     async def _rounds(self) -> None:
         for number in count():
@@ -61,18 +68,6 @@ class Upkeep:
             self._posts.remove_expired(now)
             hub.changes.posts_before = (now - self._posts.retry_seconds, now - KEEP_KEYS_SECONDS)
         await self._journal.durable()
-
-    async def _end(self) -> None:
-        """All answers were sent: none of them is waited for after the next start."""
-        hub = self._journal.hub
-        for environment in hub.environments:
-            hub.record_environment(environment)
-        hub.changes.posts_before = (math.inf, time.time() - KEEP_KEYS_SECONDS)
-        try:
-            await self._journal.durable()
-        except ServiceError as error:
-            log.error("%s", error)
-        self._store.close()
 
 
 def _count(journal: HubJournal, takes_part: bool) -> int:
