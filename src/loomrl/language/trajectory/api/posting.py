@@ -13,7 +13,7 @@ from loomrl.language.trajectory.api.posts import Posts, digest_of
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.changes import Post
 from loomrl.language.trajectory.state.fragments import Fragment
-from loomrl.language.trajectory.state.groups import GroupIntake, describe_rejected, parse_version
+from loomrl.language.trajectory.state.groups import GroupIntake, parse_version
 from loomrl.language.trajectory.state.packing import TrajectoryGroup
 from loomrl.language.trajectory.storage.journal import HubJournal
 from loomrl.language.trajectory.wire import Detail, Invalid, ScoredGroup, parse_group, parse_groups
@@ -137,7 +137,8 @@ class GroupRoutes:
         reply: dict[str, Any] = {"status": "received", "groups_processed": taken}
         if sizes:
             reply |= {"buffered": len(sizes), "last_buffer_size": sizes[-1]}
-        return {**reply, "rejected": describe_rejected(bad)} if bad else reply
+        rejected = [{"index": index, "detail": detail} for index, detail in bad.items()]
+        return {**reply, "rejected": rejected} if bad else reply
 
 
 def _is_lenient(request: Request) -> bool:

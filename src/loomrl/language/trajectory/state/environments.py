@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from loomrl.language.trajectory.settings import HubSettings
@@ -43,10 +43,6 @@ class HubEnvironment:
     def claim(self) -> float:
         """The product that its share of batches is proportional to: longest sequence in tokens times weight."""
         return self.max_token_length * self.weight
-
-    def document(self) -> dict[str, Any]:
-        """All fields as JSON values."""
-        return asdict(self)
 
     def record_accepted(self, mean_score: float | None, now: float) -> None:
         """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score."""

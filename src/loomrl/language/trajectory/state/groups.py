@@ -1,8 +1,7 @@
 """Which groups a hub takes, and in which form: the policies of its settings."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.fragments import Fragment, compress
@@ -93,8 +92,3 @@ def _mean(scores: Sequence[float]) -> float | None:
     """None also where it is so large that the sums which people see would hold nothing else, or no number at all."""
     mean = sum(scores) / len(scores) if scores else math.inf
     return mean if abs(mean) <= _LARGEST_MEAN else None
-
-
-def describe_rejected(rejected: Mapping[int, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The rejected groups of a list as the answer names them: index and errors."""
-    return [{"index": index, "detail": detail} for index, detail in rejected.items()]

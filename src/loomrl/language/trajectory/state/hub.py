@@ -44,7 +44,7 @@ class Hub:
 
     def __init__(self, settings: HubSettings, stored: StoredHub | None = None) -> None:
         self._settings = settings
-        self._changes = Changes()
+        self.changes = Changes()  # that the database does not have yet
         self.state = (stored := stored or StoredHub()).state
         self.environments = Environments(settings, stored.environments)
         self.batches = {batch.id: batch for batch in sorted(stored.batches, key=lambda batch: batch.id)}
@@ -75,13 +75,8 @@ class Hub:
 
     def pop_changes(self) -> Changes:
         """The changes that the database does not have yet; they count as written from now on."""
-        taken, self._changes = self._changes, Changes()
+        taken, self.changes = self.changes, Changes()
         return taken
-
-    @property
-    def changes(self) -> Changes:
-        """The changes that the database does not have yet."""
-        return self._changes
 
     @property
     def num_waiting(self) -> int:
@@ -124,14 +119,14 @@ class Hub:
     def deliver(self, batch: GroupBatch) -> None:
         """Remove a batch that is handed out for good, and its groups."""
         del self.batches[batch.id]
-        self._changes.delete_batch(batch)
+        self.changes.delete_batch(batch)
         self._forget(batch.groups)
 
     def lease(self, batch: GroupBatch, until: float) -> None:
         """Mark a batch as handed out until `until` (seconds since the epoch); it is handed out again unless it is
         acknowledged by then."""
         batch.leased_until = until
-        self._changes.batches[batch.id] = batch
+        self.changes.batches[batch.id] = batch
 
     def acknowledge(self, batch_id: int) -> bool:
         """A leased batch was trained on; again changes nothing. False where there was never such a batch."""
@@ -152,7 +147,7 @@ class Hub:
         self.environments = Environments(self._settings)
         self.queue, self.buffers, self.batches, self.num_bytes = GroupQueue(), {}, {}, 0
         self.contents = Contents(self._settings.memory_bytes)
-        self._changes, self._exhausted = Changes(cleared=True), (-1, -1)
+        self.changes, self._exhausted = Changes(cleared=True), (-1, -1)
         self._record_state()
 
     def _form(self, now: float) -> bool:
@@ -165,7 +160,7 @@ class Hub:
         formed = form_batches(self.queue, size, minima) or form_batches(self._without_stuck(now), size, minima)
         for groups in formed:
             batch = GroupBatch(self.state.next_batch, groups)
-            self.batches[batch.id] = self._changes.batches[batch.id] = batch
+            self.batches[batch.id] = self.changes.batches[batch.id] = batch
             self.state.next_batch += 1
             self.queue.remove(groups)
         self._exhausted, self._exhausted_until = self._num_changes(), now + 1.0
@@ -213,7 +208,7 @@ class Hub:
         group.id, group.received_step, group.queued_at = self.state.next_group, self.state.step, now
         self.state.next_group += 1
         self.num_bytes += group.num_bytes
-        self._changes.groups[group.id] = (group, fragment)
+        self.changes.groups[group.id] = (group, fragment)
         self.contents.put(group.id, fragment)
         environment = self.environments.get(group.env_id)
         if environment is None or environment.group_size == group.size:
@@ -235,7 +230,7 @@ class Hub:
 
     def record_environment(self, environment: HubEnvironment) -> None:
         """Mark an environment's entry to be written to the database with the next changes."""
-        self._changes.environments[environment.env_id] = environment.document()
+        self.changes.environments[environment.env_id] = asdict(environment)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -243,19 +238,19 @@ class Hub:
         group.position = self.state.next_position
         self.state.next_position += 1
         self.queue.add(group)
-        fresh = self._changes.groups.get(group.id)
+        fresh = self.changes.groups.get(group.id)
         self.latest, self.latest_content = group, fresh[1] if fresh else self.contents.get(group.id)
-        if group.id not in self._changes.groups:
-            self._changes.queued[group.id] = group
+        if group.id not in self.changes.groups:
+            self.changes.queued[group.id] = group
 
     def _forget(self, groups: Iterable[TrajectoryGroup]) -> None:
         groups = list(groups)
         self.num_bytes -= sum(group.num_bytes for group in groups)
         self.contents.drop(group.id for group in groups)
-        self._changes.delete_groups(groups)
+        self.changes.delete_groups(groups)
 
     def _record_state(self) -> None:
-        self._changes.state = asdict(self.state)
+        self.changes.state = asdict(self.state)
 
 
 def _position(group: TrajectoryGroup) -> int:

@@ -25,15 +25,12 @@ def exclusive_lock(engine: Engine) -> Iterator[None]:
         "a database of its own (--database-url)"
     )
     if engine.dialect.name == "sqlite":
-        lock = FileLock(f"{engine.url.database}.lock", timeout=_WAIT_SECONDS)
         try:
-            lock.acquire()
+            lock = FileLock(f"{engine.url.database}.lock", timeout=_WAIT_SECONDS).acquire()
         except Timeout as error:
             raise taken from error
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
         return
     with engine.connect() as connection:  # the lock is the connection's: it ends with the process
         deadline = time.monotonic() + _WAIT_SECONDS

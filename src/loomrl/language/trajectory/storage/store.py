@@ -2,8 +2,8 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, Self
 
@@ -53,14 +53,12 @@ class Store:
             event.listen(engine, "connect", _prepare_for_groups, insert=True)
         store = cls(engine)
         try:
-            store._lock.enter_context(exclusive_lock(engine))
-            store._prepare()
+            with store._failures():
+                store._lock.enter_context(exclusive_lock(engine))
+                store._prepare()
         except ServiceError:
             store.close()
             raise
-        except SQLAlchemyError as error:
-            store.close()
-            raise store._failed(error) from error
         return store
 
     def close(self) -> None:
@@ -74,11 +72,8 @@ class Store:
         Raises:
             ServiceError: when nothing was written.
         """
-        try:
-            with self._writing.begin() as connection:
-                _write(connection, changes)
-        except SQLAlchemyError as error:
-            raise self._failed(error) from error
+        with self._failures(), self._writing.begin() as connection:
+            _write(connection, changes)
 
     def read(self, group_ids: Sequence[int]) -> dict[int, Fragment]:
         """The content of groups.
@@ -88,15 +83,12 @@ class Store:
         """
         columns = tables.groups.columns
         query = select(columns.id, columns.deflated, columns.checksum, columns.num_bytes)
-        try:
-            with self._engine.connect() as connection:
-                return {
-                    row.id: Fragment(row.deflated, row.checksum, row.num_bytes)
-                    for part in _parts(group_ids)
-                    for row in connection.execute(query.where(columns.id.in_(part)))
-                }
-        except SQLAlchemyError as error:
-            raise self._failed(error) from error
+        with self._failures(), self._engine.connect() as connection:
+            return {
+                row.id: Fragment(row.deflated, row.checksum, row.num_bytes)
+                for part in _parts(group_ids)
+                for row in connection.execute(query.where(columns.id.in_(part)))
+            }
 
     def load(self) -> StoredHub:
         """All that the database stores of a hub, without the groups' content.
@@ -104,11 +96,8 @@ class Store:
         Raises:
             ServiceError: when the database fails.
         """
-        try:
-            with self._engine.connect() as connection:
-                return _load(connection)
-        except SQLAlchemyError as error:
-            raise self._failed(error) from error
+        with self._failures(), self._engine.connect() as connection:
+            return _load(connection)
 
     def posts(self) -> list[Post]:
         """The stored answers that may be requested again, oldest first.
@@ -116,12 +105,9 @@ class Store:
         Raises:
             ServiceError: when the database fails.
         """
-        try:
-            with self._engine.connect() as connection:
-                rows = connection.execute(select(tables.posts).order_by(tables.posts.columns.id))
-                return [Post(**row._mapping) for row in rows]
-        except SQLAlchemyError as error:
-            raise self._failed(error) from error
+        with self._failures(), self._engine.connect() as connection:
+            rows = connection.execute(select(tables.posts).order_by(tables.posts.columns.id))
+            return [Post(**row._mapping) for row in rows]
 
     def _prepare(self) -> None:
         with self._writing.begin() as connection:
@@ -138,12 +124,17 @@ class Store:
     def _where(self) -> str:
         return self._engine.url.render_as_string(hide_password=True)
 
-    def _failed(self, error: SQLAlchemyError) -> ServiceError:
-        cause = getattr(error, "orig", None) or error
-        return ServiceError(
-            f"the hub's database at {self._where()} failed: {cause}; check that it runs and has room, or set "
-            f"{URL_VARIABLE}"
-        )
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Raise what goes wrong with the database as `ServiceError`."""
+        try:
+            yield
+        except SQLAlchemyError as error:
+            cause = getattr(error, "orig", None) or error
+            raise ServiceError(
+                f"the hub's database at {self._where()} failed: {cause}; check that it runs and has room, or set "
+                f"{URL_VARIABLE}"
+            ) from error
 
 
 def _prepare_for_groups(connection: sqlite3.Connection, _: Any) -> None:
