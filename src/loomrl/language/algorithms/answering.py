@@ -6,7 +6,7 @@ compared; held-out tasks have other seeds and never come up (`loomrl.gym.environ
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,10 +19,12 @@ from loomrl.environment.vector.states import State
 from loomrl.errors import ConfigError
 from loomrl.language.learning.examples import example
 from loomrl.language.learning.groups import TokenGroup
-from loomrl.language.policies.policy import LanguagePolicy
-from loomrl.language.policies.sampling import SamplingConfig, TokenCompletion
+from loomrl.language.policies.sampling import TokenCompletion
 from loomrl.language.policies.tokens import EOS, ByteTokenizer
 from loomrl.types import FloatArray
+
+if TYPE_CHECKING:
+    from loomrl.language.algorithms.learning import TextLearning
 
 _TOKENIZER = ByteTokenizer()
 _FIRST_BYTE = _TOKENIZER.encode("\0")[0]  # the token of byte 0; those of the others follow
@@ -56,35 +58,13 @@ class AnswerRollout:
         return (int(bad[0]), float(self.reward[bad[0]])) if len(bad) else None
 
 
-class AnsweringAlgorithm(Protocol):
-    """The algorithm as an `AnswerCollector` uses it: its policy, and how tasks are answered."""
-
-    language: LanguagePolicy
-    num_samples: int  # environments that get one task, and answers to it
-    temperature: float
-
-    @property
-    def wants_examples(self) -> bool:
-        """Whether right answers must be collected beside the policy's own."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """How many reinforcement updates the policy has had; 0 until the warm start has ended."""
-        ...
-
-    def sampling(self) -> SamplingConfig:
-        """How the policy's answers are sampled now."""
-        ...
-
-
 class AnswerCollector:
     """Lets a policy answer in environments of text, each of its rollouts with tasks of their own.
 
     `finished` is as in `loomrl.environment.collecting.collector.Collector`.
     """
 
-    def __init__(self, envs: VectorEnv[Any, Any, Any], algorithm: AnsweringAlgorithm) -> None:
+    def __init__(self, envs: VectorEnv[Any, Any, Any], algorithm: "TextLearning") -> None:
         self.envs, self._algorithm = envs, algorithm
         self.finished: list[tuple[float, int]] = []
 

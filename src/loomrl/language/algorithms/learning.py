@@ -18,24 +18,19 @@ from loomrl.algorithms.base import Algorithm, State
 from loomrl.errors import LoomRLError
 from loomrl.language.algorithms.answering import AnswerCollector, AnswerRollout
 from loomrl.language.algorithms.policy import TextPolicy
-from loomrl.language.learning.examples import ExampleLearner
+from loomrl.language.learning.examples import ExampleLearner, ExampleLearningConfig
 from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.learning.learner import LanguageLearner, LearnerConfig
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import ByteTokenizer
 from loomrl.language.policies.transformer import TransformerConfig
-from loomrl.system.schema import Section
 from loomrl.types import Act, ActFunction
 
 
-class TextWarmStartConfig(Section):
+class TextWarmStartConfig(ExampleLearningConfig):
     """Examples are learnt until `target_accuracy` of the policy's greedy answers are right."""
 
-    target_accuracy: float = Field(default=0.3, gt=0, le=1)
-    learning_rate: float = Field(default=1e-3, gt=0)
-    batch_size: int = Field(default=64, ge=1)  # examples of a gradient step
-    max_grad_norm: float = Field(default=1.0, gt=0)
     max_examples: int = Field(default=1_000_000, ge=1)
 
 
@@ -71,11 +66,13 @@ class TextLearning(Algorithm):
         self.temperature = config.temperature
         self.language = LanguagePolicy(ByteTokenizer(), policy.model)
         self._create_learner = learner
-        self._warm_start = None if config.warm_start is None else _WarmStart(config.warm_start, self.language)
-        self._learner = self._new_learner() if self._warm_start is None else None
+        self._learner = self._new_learner(config.warm_start)
 
-    def _new_learner(self) -> LanguageLearner:
-        return self._create_learner(self.config, self.language)
+    def _new_learner(self, warm_start: TextWarmStartConfig | None) -> "LanguageLearner | _WarmStart":
+        """The learner of reinforcement, or of the warm start where one is given."""
+        if warm_start is None:
+            return self._create_learner(self.config, self.language)
+        return _WarmStart(warm_start, self.language)
 
     @property
     def policy(self) -> TextPolicy:
@@ -85,12 +82,12 @@ class TextLearning(Algorithm):
     @property
     def wants_examples(self) -> bool:
         """Whether the warm start is still under way, which needs right answers."""
-        return self._learner is None
+        return isinstance(self._learner, _WarmStart)
 
     @property
     def version(self) -> int:
         """How many reinforcement updates the policy has had; 0 until the warm start has ended."""
-        return 0 if self._learner is None else self._learner.version
+        return 0 if isinstance(self._learner, _WarmStart) else self._learner.version
 
     def sampling(self) -> SamplingConfig:
         """How answers are sampled now: greedily in the warm start, where they only measure accuracy, then at
@@ -122,39 +119,29 @@ class TextLearning(Algorithm):
             LoomRLError: when `max_examples` do not suffice for a warm start.
         """
         metrics = {"accuracy": rollout.accuracy}
-        if self._learner is not None:
+        if not isinstance(self._learner, _WarmStart):
             return metrics | self._learner.update(rollout.groups)
-        assert self._warm_start is not None
-        metrics |= self._warm_start.learn(rollout.examples)
-        if rollout.accuracy >= self._warm_start.config.target_accuracy:
-            self._warm_start, self._learner = None, self._new_learner()
+        metrics |= self._learner.learn(rollout.examples)
+        if rollout.accuracy >= self._learner.config.target_accuracy:
+            self._learner = self._new_learner(None)
         return metrics
 
     def state_dict(self) -> State:
         """All state that a bit-identical continuation needs: phase, weights, optimiser and counters."""
-        if self._learner is not None:
-            return {"phase": "reinforcement", **self._learner.state_dict()}
-        assert self._warm_start is not None
-        return {"phase": "warm_start", **self._warm_start.state_dict()}
+        return {"phase": "warm_start" if self.wants_examples else "reinforcement", **self._learner.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of an equal algorithm, in the warm start or in reinforcement."""
-        if state["phase"] == "reinforcement":
-            self._warm_start, self._learner = None, self._new_learner()
-            self._learner.load_state_dict(state)
-            return
-        assert self.config.warm_start is not None
-        self._warm_start, self._learner = _WarmStart(self.config.warm_start, self.language), None
-        self._warm_start.load_state_dict(state)
+        self._learner = self._new_learner(None if state["phase"] == "reinforcement" else self.config.warm_start)
+        self._learner.load_state_dict(state)
 
 
-class _WarmStart:
+class _WarmStart(ExampleLearner):
     """Lessons until enough answers are right."""
 
     def __init__(self, config: TextWarmStartConfig, policy: LanguagePolicy) -> None:
-        self.config = config
-        self._learner = ExampleLearner(policy, config.learning_rate, config.max_grad_norm)
-        self._num_examples = 0
+        super().__init__(policy, config.learning_rate, config.max_grad_norm)
+        self.config, self._num_examples = config, 0
 
     def learn(self, examples: list[TokenGroup]) -> dict[str, float]:
         """Gradient steps on all examples, `batch_size` in each; returns the last one's loss."""
@@ -165,15 +152,15 @@ class _WarmStart:
             )
         self._num_examples += len(examples)
         size = self.config.batch_size
-        losses = [self._learner.step(examples[start : start + size]) for start in range(0, len(examples), size)]
+        losses = [self.step(examples[start : start + size]) for start in range(0, len(examples), size)]
         return {"supervised_loss": losses[-1]}
 
     def state_dict(self) -> State:
-        return {"num_examples": self._num_examples, **self._learner.state_dict()}
+        return {"num_examples": self._num_examples, **super().state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         self._num_examples = int(state["num_examples"])
-        self._learner.load_state_dict(state)
+        super().load_state_dict(state)
 
 
 def builder(algorithm: str, learner: type[LanguageLearner]) -> Callable[..., TextLearning]:

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
+from pydantic import Field
 from torch import Tensor
 
-from loomrl.algorithms.base import State, below
-from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.language.learning.batch import TokenBatch, answer_states, token_log_probs
 from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.learning.learner import PolicyLearner
 from loomrl.language.learning.losses import mean_of_tokens
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.tokens import Tokenizer
+from loomrl.system.schema import Section
 
 
 def example(tokenizer: Tokenizer, prompt: str, right: str) -> TokenGroup:
@@ -33,33 +33,21 @@ def supervised_loss(
     return -mean(log_probs, batch.loss_mask)
 
 
-class ExampleLearner:
-    """Imitates right answers: takes gradient steps on their log-probability."""
+class ExampleLearningConfig(Section):
+    """How right answers are learnt, and the share of the policy's own that must be right in the end."""
 
-    def __init__(self, policy: LanguagePolicy, learning_rate: float, max_grad_norm: float) -> None:
-        self._policy, self._max_grad_norm = policy, max_grad_norm
-        self._flat = FlatParameters(policy.model)
-        self._optimizer = FlatAdam(self._flat.vector, learning_rate)
+    target_accuracy: float = Field(default=0.3, gt=0, le=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    batch_size: int = Field(default=64, ge=1)  # examples of a gradient step
+    max_grad_norm: float = Field(default=1.0, gt=0)
+
+
+class ExampleLearner(PolicyLearner):
+    """Imitates right answers: takes gradient steps on their log-probability."""
 
     def step(self, examples: Sequence[TokenGroup]) -> float:
         """Learn from examples, all in one step; returns the loss before it."""
-        loss = supervised_loss(self._policy, examples)
-        self._flat.gradient.zero_()
-        torch.autograd.backward(loss)
-        self._flat.clip_gradient(self._max_grad_norm)
+        loss = supervised_loss(self.policy, examples)
+        self._compute_gradient(loss)
         self._optimizer.step()
         return loss.item()
-
-    def state_dict(self) -> State:
-        """Policy and optimiser: all that going on to the bit needs."""
-        state: State = {
-            f"policy.{name}": value.numpy().copy() for name, value in self._policy.model.state_dict().items()
-        }
-        return state | {f"optimizer.{name}": value.numpy().copy() for name, value in self._optimizer.state.items()}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal learner; the tensors are changed in place."""
-        weights = {name: torch.from_numpy(value) for name, value in below("policy.", state).items()}
-        self._policy.model.load_state_dict(weights)
-        for name, value in below("optimizer.", state).items():
-            self._optimizer.state[name].copy_(torch.from_numpy(value))

@@ -51,7 +51,32 @@ class BatchEstimate:
     target: Tensor | None = None  # what the value head learns
 
 
-class LanguageLearner(ABC):
+class PolicyLearner:
+    """Takes Adam steps on a policy's weights by clipped gradients, and saves both."""
+
+    def __init__(self, policy: LanguagePolicy, learning_rate: float, max_grad_norm: float) -> None:
+        self.policy, self._max_grad_norm = policy, max_grad_norm
+        self._flat = FlatParameters(policy.model)
+        self._optimizer = FlatAdam(self._flat.vector, learning_rate)
+
+    def _compute_gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss () for the next step; returns the norm it had before it was clipped."""
+        self._flat.gradient.zero_()
+        torch.autograd.backward(loss)
+        return self._flat.clip_gradient(self._max_grad_norm)
+
+    def state_dict(self) -> State:
+        """Policy and optimiser: all that going on to the bit needs."""
+        return _arrays("policy.", self.policy.model.state_dict()) | _arrays("optimizer.", self._optimizer.state)
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()` of an equal learner; the tensors are changed in place."""
+        self.policy.model.load_state_dict(_tensors("policy.", state))
+        for name, value in _tensors("optimizer.", state).items():
+            self._optimizer.state[name].copy_(value)
+
+
+class LanguageLearner(PolicyLearner, ABC):
     """Learns a `LanguagePolicy` from groups. A subclass says what tokens were worth, and how terms are averaged.
 
     `reference` is what `kl_coef` holds the policy to: as the policy is now, where none is given.
@@ -60,12 +85,11 @@ class LanguageLearner(ABC):
     needs_values: ClassVar[bool] = False  # whether the policy must have a value head
 
     def __init__(self, config: LearnerConfig, policy: LanguagePolicy, reference: LanguagePolicy | None = None) -> None:
-        self.config, self.policy = config, policy
+        self.config = config
         self.version = 0  # of the policy: how often it was updated
         kept = copy.deepcopy((reference or policy).model) if config.kl_coef else None
         self._reference = None if kept is None else kept.requires_grad_(False)
-        self._flat = FlatParameters(policy.model)
-        self._optimizer = FlatAdam(self._flat.vector, config.learning_rate)
+        super().__init__(policy, config.learning_rate, config.max_grad_norm)
 
     # --- learning ---
 
@@ -119,13 +143,11 @@ class LanguageLearner(ABC):
             divergence = reference_divergence(log_prob, estimate.reference_log_prob)
             losses["reference_kl"] = config.kl_coef * self._mean(divergence, batch.loss_mask)
         losses |= self._more_losses(batch, estimate, states)
-        self._flat.gradient.zero_()
-        torch.autograd.backward(share * torch.stack(list(losses.values())).sum())
-        metrics = {name: value.detach() for name, value in losses.items()}
-        metrics["grad_norm"] = self._flat.clip_gradient(config.max_grad_norm)
-        if not metrics["grad_norm"].isfinite():
+        grad_norm = self._compute_gradient(share * torch.stack(list(losses.values())).sum())
+        metrics = {name: value.detach() for name, value in losses.items()} | {"grad_norm": grad_norm}
+        if not grad_norm.isfinite():
             raise LoomRLError(
-                f"learning: the gradient of update {self.version + 1} is {metrics['grad_norm'].item()}; no weight was "
+                f"learning: the gradient of update {self.version + 1} is {grad_norm.item()}; no weight was "
                 "changed by it; lower learning_rate, or look at the groups' scores, advantages and temperatures"
             )
         self._optimizer.step()
@@ -171,16 +193,13 @@ class LanguageLearner(ABC):
 
     def state_dict(self) -> State:
         """Policy, reference, optimiser and version: all that going on to the bit needs."""
-        state: State = {"version": self.version} | _arrays("policy.", self.policy.model.state_dict())
-        state |= _arrays("optimizer.", self._optimizer.state)
+        state: State = {"version": self.version} | super().state_dict()
         return state | (_arrays("reference.", self._reference.state_dict()) if self._reference is not None else {})
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of an equal learner; the tensors are changed in place."""
         self.version = int(state["version"])
-        self.policy.model.load_state_dict(_tensors("policy.", state))
-        for name, value in _tensors("optimizer.", state).items():
-            self._optimizer.state[name].copy_(value)
+        super().load_state_dict(state)
         if self._reference is not None:
             self._reference.load_state_dict(_tensors("reference.", state))
 

@@ -14,18 +14,13 @@ from loomrl.errors import LoomRLError
 from loomrl.gym.stream import TaskStream
 from loomrl.gym.tasks import Task
 from loomrl.language.learning.evaluation import accuracy
-from loomrl.language.learning.examples import ExampleLearner, example
+from loomrl.language.learning.examples import ExampleLearner, ExampleLearningConfig, example
 from loomrl.language.policies.policy import LanguagePolicy
-from loomrl.system.schema import Section
 
 
-class WarmStartConfig(Section):
-    """When a warm start ends, and how it learns until then."""
+class WarmStartConfig(ExampleLearningConfig):
+    """When a warm start ends, and how it learns until then. `target_accuracy` is that of every domain."""
 
-    target_accuracy: float = Field(default=0.3, gt=0.0, le=1.0)  # of every domain
-    learning_rate: float = Field(default=1e-3, gt=0)
-    batch_size: int = Field(default=64, ge=1)  # tasks of a gradient step
-    max_grad_norm: float = Field(default=1.0, gt=0)
     check_interval: int = Field(default=50, ge=1)  # gradient steps between two measurements
     num_check_tasks: int = Field(default=200, ge=1)  # of a measurement
     max_steps: int = Field(default=20_000, ge=1)
