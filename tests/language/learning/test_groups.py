@@ -5,6 +5,7 @@ import math
 from typing import Any
 
 import pytest
+from language_policies import wire_of
 
 from loomrl.errors import ArtifactError
 from loomrl.language.learning.groups import TokenGroup
@@ -24,7 +25,7 @@ def group(**changed: Any) -> dict[str, Any]:
 def test_completions_become_what_trainers_expect() -> None:
     completions = [TokenCompletion([6, 2], [-0.1, -0.2], "stop"), TokenCompletion([7], [-0.3], "length")]
     made = TokenGroup.of_completions([1, 5], completions, [1.0, 0.0], policy_version=3, temperature=0.7)
-    wire = made.to_wire()
+    wire = wire_of(made)
     assert wire["tokens"] == [[1, 5, 6, 2], [1, 5, 7]]
     assert wire["masks"] == [[-100, -100, 6, 2], [-100, -100, 7]]
     assert wire["inference_logprobs"] == [[1.0, 1.0, -0.1, -0.2], [1.0, 1.0, -0.3]]

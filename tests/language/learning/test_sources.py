@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from language_models import small_policy
+from language_policies import wire_of
 
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.domains import get_domain
@@ -70,7 +71,7 @@ def test_what_crosses_a_hub_teaches_the_same(hub: HubProcess) -> None:
     groups = task_source().collect(small_policy(noise=0.3), version=0)
     with HubClient(hub.url) as client:
         client.register(batch_size=24, max_token_len=24, num_steps=10)
-        client.post_several([group.to_wire() for group in groups], policy_version=0)
+        client.post_several([wire_of(group) for group in groups], policy_version=0)
         (heard,) = LanguageTrainer(over_the_wire, HubSource(client)).run(1)
         assert client.policy_version() == 1
         assert client.next_batch() is None  # acknowledged
@@ -84,11 +85,11 @@ def test_a_batch_that_was_not_learnt_from_comes_again_and_unusable_groups_are_le
 ) -> None:
     policy = small_policy(noise=0.3)
     good = task_source().collect(policy, version=0)
-    misfit = {**good[0].to_wire(), "scores": [1.0]}
-    unknown = TokenGroup([[1, 99]] * 8, [[False, True]] * 8, [0.0] * 8).to_wire()
+    misfit = {**wire_of(good[0]), "scores": [1.0]}
+    unknown = wire_of(TokenGroup([[1, 99]] * 8, [[False, True]] * 8, [0.0] * 8))
     with HubClient(hub.url) as client:
         client.register(batch_size=40, max_token_len=24, num_steps=10)
-        client.post_several([good[0].to_wire(), misfit, good[1].to_wire(), unknown, good[2].to_wire()])
+        client.post_several([wire_of(good[0]), misfit, wire_of(good[1]), unknown, wire_of(good[2])])
         batch = client.next_batch(lease_seconds=0.1)
         assert batch is not None
         source = HubSource(client)

@@ -1,7 +1,5 @@
 """Groups to learn from, answered by an inference engine: the trainer's weights go to it before it is asked."""
 
-from itertools import islice
-
 import torch
 
 from loomrl.gym.stream import TaskStream
@@ -37,23 +35,16 @@ class EngineSource(TaskSource):
         if self._handed_version != version or self._engine.version != version:
             self._engine.update(policy, version)
             self._handed_version = version
-        drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
+        drawn = self._drawn()
+        seed = int(torch.randint(2**62, (), generator=self._generator))
         answers = self._engine.complete(
-            [policy.tokenizer.prompt(task.prompt) for task in drawn], n=self._num_samples, sampling=self._drawing()
+            [policy.tokenizer.prompt(task.prompt) for task in drawn],
+            n=self._num_samples,
+            sampling=Sampling(**{**self._sampling.model_dump(), "seed": seed}),
         )
         return [
-            TokenGroup.of_completions(
-                answer.prompt_token_ids,
-                answer.completions,
-                self._scores(task, [one.text for one in answer.completions]),
-                answer.completions[0].version,
-                self._sampling.temperature or 1.0,
-            )
+            self._scored(task, answer.prompt_token_ids, ones, [one.text for one in ones], ones[0].version)
             for task, answer in zip(drawn, answers, strict=True)
-            if all(one.finish_reason != "abort" for one in answer.completions)
+            for ones in [answer.completions]
+            if all(one.finish_reason != "abort" for one in ones)
         ]
-
-    def _drawing(self) -> Sampling:
-        """The sampling with a seed of its own."""
-        seed = int(torch.randint(2**62, (), generator=self._generator))
-        return Sampling(**{**self._sampling.model_dump(), "seed": seed})

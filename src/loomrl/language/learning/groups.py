@@ -92,25 +92,6 @@ class TokenGroup:
             counted=[not override.get("set_advantage_to_zero") for override in overrides],
         )
 
-    def to_wire(self) -> dict[str, Any]:
-        """The same as a hub takes it; the policy's version goes beside it."""
-        masks = [
-            [token if loss_mask else MASKED for token, loss_mask in zip(*rows, strict=True)]
-            for rows in zip(self.tokens, self.loss_mask, strict=True)
-        ]
-        temperatures, counted = self.temperatures or [1.0] * len(self), self.counted or [True] * len(self)
-        return {
-            "tokens": self.tokens,
-            "masks": masks,
-            "scores": self.scores,
-            "inference_logprobs": self.log_probs,
-            "advantages": self.advantages,
-            "overrides": [
-                {"temperature": temperature, "set_advantage_to_zero": not counts}
-                for temperature, counts in zip(temperatures, counted, strict=True)
-            ],
-        }
-
     def require_readable(self, config: ModelConfig) -> None:
         """Check that a model can read all tokens.
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from collections.abc import Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from loomrl.gym.stream import TaskStream
 from loomrl.gym.tasks import Task
 from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.policies.policy import LanguagePolicy
-from loomrl.language.policies.sampling import SamplingConfig
+from loomrl.language.policies.sampling import SamplingConfig, TokenCompletion
 from loomrl.language.trajectory.client import HubClient, LeasedBatch
 
 log = logging.getLogger(__name__)
@@ -55,17 +56,11 @@ class TaskSource:
         self._generator = torch.Generator().manual_seed(seed)
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        drawn = [task for _, task in islice(self._tasks, self._num_prompts)]
+        drawn = self._drawn()
         answered = policy.answer([task.prompt for task in drawn], self._num_samples, self._sampling, self._generator)
         return [
-            TokenGroup.of_completions(
-                policy.tokenizer.prompt(task.prompt),
-                completions,
-                self._scores(task, [policy.text(one) for one in completions]),
-                version,
-                self._sampling.temperature or 1.0,
-            )
-            for task, completions in zip(drawn, answered, strict=True)
+            self._scored(task, policy.tokenizer.prompt(task.prompt), ones, [policy.text(one) for one in ones], version)
+            for task, ones in zip(drawn, answered, strict=True)
         ]
 
     def acknowledge(self, version: int) -> None:
@@ -78,13 +73,24 @@ class TaskSource:
         self._tasks.load_state_dict(json.loads(str(state["tasks"])))
         self._generator.set_state(torch.as_tensor(state["generator"]))
 
-    def _scores(self, task: Task, answers: list[str]) -> list[float]:
-        """An answer that was given several times is judged once."""
+    def _drawn(self) -> list[Task]:
+        return [task for _, task in islice(self._tasks, self._num_prompts)]
+
+    def _scored(
+        self,
+        task: Task,
+        prompt: Sequence[int],
+        completions: Sequence[TokenCompletion],
+        texts: Sequence[str],
+        version: int,
+    ) -> TokenGroup:
+        """Completions of a task's prompt as a group. An answer that was given several times is judged once."""
         domain = get_domain(task.domain)
-        scores = {answer: domain.score(task, answer) for answer in dict.fromkeys(answers)}
-        for answer in answers:
-            self._tasks.curriculum.record(task.domain, scores[answer].solved)
-        return [scores[answer].total for answer in answers]
+        scores = {text: domain.score(task, text) for text in dict.fromkeys(texts)}
+        for text in texts:
+            self._tasks.curriculum.record(task.domain, scores[text].solved)
+        totals = [scores[text].total for text in texts]
+        return TokenGroup.of_completions(prompt, completions, totals, version, self._sampling.temperature or 1.0)
 
 
 class HubSource:
@@ -102,7 +108,7 @@ class HubSource:
         """The groups of the hub's next batch; waits until environments have filled one."""
         self._client.set_policy_version(version)
         while (batch := self._client.next_batch()) is None:
-            time.sleep(self._poll_seconds)
+            self._wait()
         self._batch = batch
         return list(self._readable(batch, policy))
 
@@ -117,6 +123,9 @@ class HubSource:
 
     def load_state_dict(self, state: State) -> None:
         """Do nothing: the hub itself keeps the batches that wait."""
+
+    def _wait(self) -> None:
+        time.sleep(self._poll_seconds)
 
     def _readable(self, batch: LeasedBatch, policy: LanguagePolicy) -> list[TokenGroup]:
         found = []
