@@ -1,7 +1,6 @@
 """The checkpoints of an integrated system; without a folder there are none."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from loomrl.errors import ConfigError
@@ -42,10 +41,5 @@ class Checkpoints:
                     Checkpoint(checkpoint.step, checkpoint.arrays, {**checkpoint.values, "config": self._config})
                 )
 
-    @contextmanager
-    def _store(self) -> Iterator[CheckpointStore | None]:
-        if self._folder is None:
-            yield None
-            return
-        with CheckpointStore(self._folder, _KEPT) as store:
-            yield store
+    def _store(self) -> AbstractContextManager[CheckpointStore | None]:
+        return nullcontext() if self._folder is None else CheckpointStore(self._folder, _KEPT)

@@ -25,8 +25,7 @@ def make_learner(config: PPOConfig, policy: LanguagePolicy, gym_config: GymTrain
     Raises:
         ConfigError: for a parameter that means nothing here, and a batch that groups cannot fill.
     """
-    changed = {name for name in config.model_fields_set if getattr(config, name) != _default(name)}
-    if useless := sorted(changed - _LEARNING - _LOOP):
+    if useless := sorted(config.model_dump(exclude_defaults=True).keys() - _LEARNING - _LOOP):
         allowed = ", ".join(sorted(set(PPOConfig.model_fields) & (_LEARNING | _LOOP)))
         raise ConfigError(f"PPOConfig.{useless[0]} means nothing to a language policy in the gym; it takes: {allowed}")
     if config.batch_size % gym_config.group_size:
@@ -34,7 +33,7 @@ def make_learner(config: PPOConfig, policy: LanguagePolicy, gym_config: GymTrain
             f"PPOConfig.batch_size {config.batch_size} is no multiple of GymTrainingConfig.group_size "
             f"{gym_config.group_size}; change one of them"
         )
-    given = {name: getattr(config, name) for name in config.model_fields_set & _LEARNING}
+    given = config.model_dump(include=config.model_fields_set & _LEARNING)
     parameters = {**_DEFAULTS, "max_staleness": gym_config.max_staleness, **_schedule(config), **given}
     return ppo.LanguagePPO(ppo.LanguagePPOConfig(**parameters), policy)
 
@@ -51,7 +50,3 @@ def _schedule(config: PPOConfig) -> dict[str, Any]:
     if kind == "constant" or total_episodes is None:
         return {}
     return {"total_updates": math.ceil(total_episodes / config.batch_size)}
-
-
-def _default(name: str) -> object:
-    return PPOConfig.model_fields[name].get_default(call_default_factory=True)

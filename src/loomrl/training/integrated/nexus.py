@@ -7,7 +7,6 @@ results = await distributed_training.run_training_loop(max_iterations=100)
 """
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic import Field, ValidationError
@@ -118,7 +117,5 @@ class DistributedGymTraining:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()

@@ -53,16 +53,6 @@ class PlayerShare:
     places: list[int]
     seed: int
 
-    def begin(self, policy: LanguagePolicy) -> "list[list[_Turn]]":
-        """The attempts at each exercise, not yet played, each with its own generator."""
-        return [
-            [
-                _Turn(attempt, np.random.default_rng([self.seed, place * exercise.num_attempts + number, 0]))
-                for number, attempt in enumerate(exercise.begin(policy.tokenizer))
-            ]
-            for exercise, place in zip(self.exercises, self.places, strict=True)
-        ]
-
 
 @dataclass(frozen=True)
 class _Turn:
@@ -89,13 +79,17 @@ class Player:
         if version != self._version:
             unpack(weights, self._policy)
             self._version = version
-        begun = share.begin(self._policy)
-        turns = [turn for ones in begun for turn in ones]
+        begun = [exercise.begin(self._policy.tokenizer) for exercise in share.exercises]
+        turns = [
+            _Turn(attempt, np.random.default_rng([share.seed, place * len(attempts) + number, 0]))
+            for attempts, place in zip(begun, share.places, strict=True)
+            for number, attempt in enumerate(attempts)
+        ]
         with one_thread():
             while waiting := [turn for turn in turns if not turn.attempt.is_over]:
                 for first in range(0, len(waiting), MAX_ROWS):
                     self._write_messages(waiting[first : first + MAX_ROWS])
-        return [[turn.attempt for turn in ones] for ones in begun]
+        return begun
 
     def _write_messages(self, turns: Sequence[_Turn]) -> None:
         """Let the policy write one message in each of these attempts."""

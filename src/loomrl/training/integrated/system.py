@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -17,15 +17,16 @@ from loomrl.environment.seeds import VALIDATION_SEEDS
 from loomrl.errors import ConfigError
 from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.engine import InferenceEngine, Sampling
-from loomrl.language.learning.groups import TokenGroup
+from loomrl.language.learning.trainer import LanguageTrainer
 from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.language.trajectory.client import HubClient
 from loomrl.system import events
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.integrated.checkpoints import Checkpoints
 from loomrl.training.integrated.config import GymTrainingConfig
-from loomrl.training.integrated.dialogue import Exercise, PolicyMessage, TaskAttempt
+from loomrl.training.integrated.dialogue import PolicyMessage
 from loomrl.training.integrated.evaluation import held_out_tasks, success_rates
-from loomrl.training.integrated.exchange import HubExchange
+from loomrl.training.integrated.exchange import HubExchange, hub_for
 from loomrl.training.integrated.learner import make_learner
 from loomrl.training.integrated.pool import AttemptGroup, EnvironmentPool
 from loomrl.training.integrated.results import IntegrationResults, Iteration, Rates, StopReason, means
@@ -35,20 +36,13 @@ from loomrl.training.threads import one_thread
 from loomrl.training.trainer import PPOConfig
 from loomrl.types import Json
 
+if TYPE_CHECKING:
+    from loomrl.training.integrated.players import RemotePlayers
+
 _EVALUATION_SEED = VALIDATION_SEEDS.start  # the same tasks and draws whatever is trained
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class Players(Protocol):
-    """Whoever plays the episodes of an iteration in place of the integration itself."""
-
-    def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Use this policy, of this version, from now on."""
-
-    def play(self, exercises: Sequence[Exercise], seed: int) -> Sequence[list[TaskAttempt]]:
-        """The attempts at each exercise, played to their ends, in the order of the exercises."""
 
 
 class GymPPOIntegration:
@@ -74,12 +68,14 @@ class GymPPOIntegration:
     ) -> None:
         self.config, self.ppo_config = gym_config, ppo_config or PPOConfig(batch_size=64)
         self._seed = self.ppo_config.seed
-        policy = policy or _fresh_policy(gym_config, self._seed)
+        policy = policy or LanguagePolicy.fresh(
+            derive(self._seed, Purpose.WEIGHTS), max_tokens=gym_config.max_sequence_tokens, value_head=True
+        )
         _require_room(policy, gym_config)
         self.ppo_trainer = make_learner(self.ppo_config, policy, gym_config)
         self.inference_engine = engine or BuiltinEngine()
         self.environments = EnvironmentPool(gym_config, policy.tokenizer, self._seed)
-        self.players: Players | None = None  # none: episodes are played here, by the engine
+        self.players: RemotePlayers | None = None  # none: episodes are played here, by the engine
         self._checkpoints = Checkpoints(gym_config.checkpoint_folder, _trained_by(gym_config, self.ppo_config))
         self._iterations: list[Iteration] = []
         self._warm_start: Rates | None = None  # none before it was made
@@ -155,15 +151,23 @@ class GymPPOIntegration:
         self.ppo_trainer = make_learner(self.ppo_config, policy, self.config)  # held to what the warm start made
 
     def _run(self, max_iterations: int) -> IntegrationResults:
-        names = [name for name in self.environments.environments if name not in self.environments.quarantined]
         if self.players is not None:
             self.players.update(self.ppo_trainer.policy, self.ppo_trainer.version)
-        version, batch_size = self.ppo_trainer.version, self.ppo_config.batch_size
         with (
             one_thread(),
-            HubExchange(self.config, names, batch_size, version) as exchange,
+            hub_for(self.config) as hub,
+            HubClient(hub.url) as client,
             events.progress("gym", max_iterations) as reporter,
         ):
+            exchange = HubExchange(
+                client,
+                self.config,
+                self.environments,
+                batch_size=self.ppo_config.batch_size,
+                version=self.ppo_trainer.version,
+                play=self._play,
+                publish=self._publish,
+            )
             while (reason := self._stop_reason(max_iterations)) is None:
                 iteration = self._iterate(exchange)
                 self._iterations.append(iteration)
@@ -178,17 +182,8 @@ class GymPPOIntegration:
 
     def _iterate(self, exchange: HubExchange) -> Iteration:
         """One batch: environments fill it, the trainer learns from it, the engine gets the policy it made."""
-        played: list[AttemptGroup] = []
-        while (batch := exchange.next_batch()) is None:
-            groups = self._play(exchange.missing_groups())
-            exchange.post(groups)
-            exchange.disconnect(self.environments.quarantined)
-            played += groups
-        delivered = zip(batch.groups, batch.policy_versions, strict=True)
-        learning = self.ppo_trainer.update([TokenGroup.from_wire(group, version) for group, version in delivered])
-        self._publish()
-        exchange.acknowledge(batch, self.ppo_trainer.version)
-        return self._iteration(played, learning)
+        learning = next(LanguageTrainer(self.ppo_trainer, exchange).run(1))
+        return self._iteration(exchange.take_played(), learning)
 
     def _play(self, num_groups: int) -> list[AttemptGroup]:
         if (players := self.players) is None:
@@ -280,10 +275,6 @@ async def create_integrated_rl_system(
     integration = GymPPOIntegration(gym_config, ppo_config, policy=policy, engine=engine)
     await integration.prepare()
     return integration
-
-
-def _fresh_policy(config: GymTrainingConfig, seed: int) -> LanguagePolicy:
-    return LanguagePolicy.fresh(derive(seed, Purpose.WEIGHTS), max_tokens=config.max_sequence_tokens, value_head=True)
 
 
 def _require_room(policy: LanguagePolicy, config: GymTrainingConfig) -> None:
