@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.errors import ConfigError, ServiceError
-from loomrl.language.inference.weights import require_finite
+from loomrl.language.inference.weights import is_same
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,11 @@ class ActionEngine:
                 weights as the version that is served.
             ArtifactError: when a weight is not finite.
         """
-        if version < 0:
-            raise ConfigError(f"version {version}: a number from 0 on")
-        require_finite(policy.state_dict())
-        if self._served is not None:
-            served, served_version = self._served
-            if _kind(policy) != _kind(served):
-                raise ConfigError("the new policy has other observations or actions; serve it by an engine of its own")
-            if version == served_version and not _have_same_weights(policy, served):
-                raise ConfigError(f"version {version} is served already, with other weights; give these another")
+        if self._served is not None and _kind(policy) != _kind(self._served[0]):
+            raise ConfigError("the new policy has other observations or actions; serve it by an engine of its own")
+        served = None if self._served is None else (self._served[0].state_dict(), self._served[1])
+        if is_same(version, policy.state_dict(), served):
+            return
         self._served = copy.deepcopy(policy).requires_grad_(False).eval(), version
 
     def rollouts(
@@ -112,8 +108,3 @@ def _answers(
 
 def _kind(policy: ActorCriticPolicy) -> tuple[Any, Any]:
     return policy.observation_space, policy.action_space
-
-
-def _have_same_weights(first: ActorCriticPolicy, second: ActorCriticPolicy) -> bool:
-    ours, theirs = first.state_dict(), second.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-import torch
 
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.language.inference.decoding import DecodedAnswer
 from loomrl.language.inference.engine import Completion, Completions, InferenceEngine, PauseMode, Prompt, Sampling
 from loomrl.language.inference.scheduler import CompletionJob, Scheduler
-from loomrl.language.inference.weights import require_finite
+from loomrl.language.inference.weights import is_same
 from loomrl.language.policies.policy import LanguagePolicy
 
 MAX_COMPLETIONS = 1_024  # of one prompt
@@ -41,25 +40,20 @@ class BuiltinEngine(InferenceEngine):
         seed: int = 0,
         observe: Callable[[Completion], None] = lambda _completion: None,
     ) -> None:
-        self._scheduler = Scheduler(max_running, max_waiting, observe)
+        self.scheduler = Scheduler(max_running, max_waiting, observe)  # decodes this engine's requests
         self._max_waiting, self._one_update = max_waiting, threading.Lock()
         self._rng = np.random.default_rng(seed)
         if policy is not None:
             self.load_policy(policy)
 
     @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler that decodes this engine's requests: its queue lengths and whether it is paused."""
-        return self._scheduler
-
-    @property
     def is_alive(self) -> bool:
         """Whether the decoding thread runs; after it has ended every request fails."""
-        return self._scheduler.is_alive
+        return self.scheduler.is_alive
 
     @property
     def version(self) -> int:
-        served = self._scheduler.served
+        served = self.scheduler.served
         return -1 if served is None else served[1]
 
     @property
@@ -69,7 +63,7 @@ class BuiltinEngine(InferenceEngine):
         Raises:
             ServiceError: before there is one.
         """
-        if (served := self._scheduler.served) is None:
+        if (served := self.scheduler.served) is None:
             raise ServiceError("the engine has no policy; load one with load_policy or update")
         return served[0]
 
@@ -95,7 +89,7 @@ class BuiltinEngine(InferenceEngine):
             )
         policy, sampling = self.policy, sampling or Sampling()
         jobs = [self._job(policy, prompt, number, n, sampling) for number, prompt in enumerate(prompts)]
-        self._scheduler.submit(jobs)
+        self.scheduler.submit(jobs)
         return [job.future for job in jobs]
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
@@ -105,33 +99,23 @@ class BuiltinEngine(InferenceEngine):
             ConfigError: when it has another tokenizer or architecture, or other weights are served as this version.
             ArtifactError: when a weight is not finite.
         """
-        if version < 0:
-            raise ConfigError(f"version {version}: a number from 0 on")
-        require_finite(policy.model.state_dict())
         with self._one_update:
-            if not self._is_served(policy, version):
+            served = self.scheduler.served
+            if served is not None:
+                _check_same_kind(served[0], policy)
+            now = None if served is None else (served[0].model.state_dict(), served[1])
+            if not is_same(version, policy.model.state_dict(), now):
                 model = copy.deepcopy(policy.model).requires_grad_(False).eval()
-                self._scheduler.serve(policy.with_model(model), version)
+                self.scheduler.serve(policy.with_model(model), version)
 
     def pause(self, mode: PauseMode = "wait") -> None:
-        self._scheduler.pause(mode)
+        self.scheduler.pause(mode)
 
     def resume(self) -> None:
-        self._scheduler.resume()
+        self.scheduler.resume()
 
     def close(self) -> None:
-        self._scheduler.close()
-
-    def _is_served(self, policy: LanguagePolicy, version: int) -> bool:
-        """Whether an update would change nothing; raises ConfigError where it must not be."""
-        if (served := self._scheduler.served) is None:
-            return False
-        _check_same_kind(served[0], policy)
-        if served[1] != version:
-            return False
-        if not _have_same_weights(served[0], policy):
-            raise ConfigError(f"version {version} is served already, with other weights; give these another")
-        return True
+        self.scheduler.close()
 
     def _job(self, policy: LanguagePolicy, prompt: Prompt, number: int, n: int, sampling: Sampling) -> CompletionJob:
         token_ids = tuple(policy.tokenizer.prompt(prompt) if isinstance(prompt, str) else prompt)
@@ -172,8 +156,3 @@ def _check_same_kind(served: LanguagePolicy, policy: LanguagePolicy) -> None:
             f"the new policy is another model ({policy.model.config}) than the one served "
             f"({served.model.config}); serve it by an engine of its own"
         )
-
-
-def _have_same_weights(first: LanguagePolicy, second: LanguagePolicy) -> bool:
-    ours, theirs = first.model.state_dict(), second.model.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in ours.items())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from loomrl.language.inference.engine import Sampling
+from loomrl.language.policies.cache import SharedPrefix
 from loomrl.language.policies.generation import cut_off, finite_log_softmax, pick
 from loomrl.language.policies.model import LanguageModel
 from loomrl.language.policies.padding import left_padded
@@ -185,23 +186,12 @@ class _Prompts:
     valid: Tensor
 
 
-class _PromptMemory:
-    """A `Memory` of one pass over prompts."""
-
-    def __init__(self) -> None:
-        self.layers: list[tuple[Tensor, Tensor]] = []
-
-    def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - a `Memory`'s signature
-        self.layers.append((keys, values))
-        return keys, values
-
-
 def _read_prompts(model: LanguageModel, prompts: Sequence[tuple[int, ...]]) -> tuple[_Prompts, Tensor]:
     """What the transformer remembers of prompts, and the logits of what follows each, (P, V)."""
     tokens, valid = left_padded(prompts)
-    memory = _PromptMemory()
+    memory = SharedPrefix()
     logits = model.logits(model(tokens, valid, memory)[:, -1])
-    keys, values = (torch.stack([layer[index] for layer in memory.layers]) for index in (0, 1))
+    keys, values = (torch.stack([layer[index] for layer in memory.read]) for index in (0, 1))
     return _Prompts(keys, values, valid), logits
 
 

@@ -7,12 +7,11 @@ weights finishes what it began by the old ones, or drops it.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
-from loomrl.language.inference.rollouts import EnvironmentState, Rollout, prompt_of, rollouts_of
+from loomrl.language.inference.rollouts import EnvironmentState, Rollout, rollouts_of
 from loomrl.language.policies.sampling import SamplingConfig as Drawing
 from loomrl.language.policies.sampling import TokenCompletion as Drawn
 
@@ -104,13 +103,12 @@ class InferenceEngine(ABC):
     ) -> list[Rollout]:
         """`n` messages for each state of an environment of LoomRL Gym, or each text, in the order of the states."""
         sampling = sampling or Sampling()
-        answers = self.complete([prompt_of(state) for state in environment_states], n=n, sampling=sampling)
+        prompts = [state if isinstance(state, str) else state.text for state in environment_states]
+        answers = self.complete(prompts, n=n, sampling=sampling)
         return rollouts_of(environment_states, answers, sampling.temperature)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

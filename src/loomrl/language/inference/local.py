@@ -10,6 +10,9 @@ from loomrl.language.inference.builtin import BuiltinEngine
 from loomrl.language.inference.engine import Completions, InferenceEngine, PauseMode, Prompt, Sampling
 from loomrl.language.policies.policy import LanguagePolicy
 
+_Engine = type[BuiltinEngine] | type[ActionEngine]
+_ENGINES: tuple[tuple[type, _Engine], ...] = ((LanguagePolicy, BuiltinEngine), (ActorCriticPolicy, ActionEngine))
+
 
 class LocalEngine(InferenceEngine):
     """Serves a language policy by a `BuiltinEngine`, and a policy that acts on observations by an `ActionEngine`: the
@@ -30,21 +33,17 @@ class LocalEngine(InferenceEngine):
             ConfigError: for what is no policy an engine serves, or one of another kind than the first.
             ArtifactError: when a weight is not finite.
         """
-        if isinstance(policy, LanguagePolicy):
-            if self._engine is None:
-                self._engine = BuiltinEngine(seed=self._seed)
-            if isinstance(self._engine, BuiltinEngine):
-                return self._engine.update(policy, version)
-        elif isinstance(policy, ActorCriticPolicy):
-            if self._engine is None:
-                self._engine = ActionEngine(self._seed)
-            if isinstance(self._engine, ActionEngine):
-                return self._engine.update(policy, version)
-        else:
+        kind = next((kind for policies, kind in _ENGINES if isinstance(policy, policies)), None)
+        if kind is None:
             raise ConfigError(
                 f"an engine serves a LanguagePolicy, or the policy of a PPOTrainer; found {type(policy).__name__}"
             )
-        raise ConfigError(f"a {type(policy).__name__} came to an engine of other policies; serve it by one of its own")
+        self._engine = self._engine or kind(seed=self._seed)
+        if not isinstance(self._engine, kind):
+            raise ConfigError(
+                f"a {type(policy).__name__} came to an engine of other policies; serve it by one of its own"
+            )
+        self._engine.update(policy, version)  # type: ignore[arg-type]  # it is of the engine's kind
 
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
         return self._texts().complete(prompts, n=n, sampling=sampling)

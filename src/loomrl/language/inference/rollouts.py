@@ -41,11 +41,6 @@ class Rollout:
     version: int  # of the policy that made it
 
 
-def prompt_of(state: EnvironmentState) -> str:
-    """The prompt of an environment state: its text, or the state itself where it is a text."""
-    return state if isinstance(state, str) else state.text
-
-
 def rollouts_of(
     states: Sequence[EnvironmentState], answers: Sequence["Completions"], temperature: float
 ) -> list[Rollout]:

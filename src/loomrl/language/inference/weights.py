@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -79,7 +80,25 @@ def check_kinds(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> None:
             raise ArtifactError(f"{name} is {given.dtype} {list(given.shape)}; the policy has {right}")
 
 
-def require_finite(weights: Mapping[str, Tensor]) -> None:
+def is_same(version: int, weights: Mapping[str, Tensor], served: tuple[Mapping[str, Tensor], int] | None) -> bool:
+    """Whether new weights are those served already, with the version they have.
+
+    Raises:
+        ConfigError: for a version below 0, or one that is served with other weights.
+        ArtifactError: when a weight is not finite.
+    """
+    if version < 0:
+        raise ConfigError(f"version {version}: a number from 0 on")
+    _require_finite(weights)
+    if served is None or served[1] != version:
+        return False
+    ours = served[0]
+    if ours.keys() != weights.keys() or not all(torch.equal(value, weights[name]) for name, value in ours.items()):
+        raise ConfigError(f"version {version} is served already, with other weights; give these another")
+    return True
+
+
+def _require_finite(weights: Mapping[str, Tensor]) -> None:
     """Raise ArtifactError, naming the weight, where one holds a number that is not finite."""
     for name, value in weights.items():
         if not value.isfinite().all():

@@ -26,14 +26,6 @@ class KeyValueCache:
         self._keys, self._values = keys, values  # (L, B, H, C, D)
         self._length = 0
 
-    @classmethod
-    def empty(
-        cls, num_layers: int, num_sequences: int, num_heads: int, capacity: int, head_width: int
-    ) -> "KeyValueCache":
-        """A cache without tokens, with room for `capacity` columns: keys and values (L, B, H, C, D), unwritten."""
-        shape = (num_layers, num_sequences, num_heads, capacity, head_width)
-        return cls(torch.empty(shape), torch.empty(shape))
-
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         end = self._length + keys.shape[2]
         self._keys[layer, :, :, self._length : end] = keys
@@ -57,7 +49,7 @@ class KeyValueCache:
 
 
 class SharedPrefix:
-    """A `TokenMemory` for learning: prompts that were read once, and the sequences that go on from each of them.
+    """A `TokenMemory` of prompts that were read once, and of the sequences that go on from each of them.
 
     The first pass reads the prompts; `continued_by` then gives what their continuations remember. Gradients flow
     through both.
@@ -65,10 +57,10 @@ class SharedPrefix:
 
     def __init__(self, prompts: list[tuple[Tensor, Tensor]] | None = None, index: Tensor | None = None) -> None:
         self._prompts, self._index = prompts, index
-        self._read: list[tuple[Tensor, Tensor]] = []
+        self.read: list[tuple[Tensor, Tensor]] = []  # keys and values (B, H, T, D) of this pass, by layer
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        self._read.append((keys, values))
+        self.read.append((keys, values))
         if self._prompts is None or self._index is None:
             return keys, values
         prompt_keys, prompt_values = (tensor.index_select(0, self._index) for tensor in self._prompts[layer])
@@ -76,4 +68,4 @@ class SharedPrefix:
 
     def continued_by(self, index: Tensor) -> "SharedPrefix":
         """The memory of sequences of which number i goes on from prompt `index[i]`."""
-        return SharedPrefix(self._read, index)
+        return SharedPrefix(self.read, index)

@@ -76,7 +76,8 @@ class LanguageModel(nn.Module, ABC):
     def empty_cache(self, num_sequences: int, capacity: int) -> KeyValueCache:
         """Room for what generation remembers of so many sequences, in so many columns."""
         num_layers, num_heads, head_width = self.memory_shape
-        return KeyValueCache.empty(num_layers, num_sequences, num_heads, capacity, head_width)
+        shape = (num_layers, num_sequences, num_heads, capacity, head_width)
+        return KeyValueCache(torch.empty(shape), torch.empty(shape))
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by the names they have in files."""

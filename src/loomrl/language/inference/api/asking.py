@@ -6,7 +6,7 @@ do is refused, unless it has the value that changes nothing.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,13 @@ class CompletionRequest:
     sampling: Sampling
     wants_log_probs: bool = False
     is_single: bool = True  # one prompt that did not come in a list
+
+    @classmethod
+    def of_prompts(cls, given: Prompt | Sequence[Prompt], n: int, sampling: Sampling, wants_log_probs: bool) -> Self:
+        """A request for one prompt, or those of a list."""
+        is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        prompts: Any = given if is_list else [given]
+        return cls(prompts, n, sampling, wants_log_probs, not is_list)
 
 
 class SamplingFields(Body):
@@ -162,9 +169,7 @@ class SGLangGenerate(Body):
         if params.sampling_seed is not None:
             params = params.model_copy(update={"seed": params.sampling_seed})
         sampling = params.sampling(params.max_new_tokens or _ALL)
-        is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
-        prompts: Any = given if is_list else [given]
-        return CompletionRequest(prompts, params.n, sampling, bool(self.return_logprob), not is_list)
+        return CompletionRequest.of_prompts(given, params.n, sampling, bool(self.return_logprob))
 
 
 class OpenAICompletion(SamplingFields):
@@ -178,11 +183,8 @@ class OpenAICompletion(SamplingFields):
 
     def to_request(self) -> CompletionRequest:
         """This body as a `CompletionRequest` for all of its prompts; `is_single` where one came outside a list."""
-        given = self.prompt
-        is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
-        prompts: Any = given if is_list else [given]
         sampling = self.sampling(self.max_tokens or _ALL)
-        return CompletionRequest(prompts, self.n, sampling, self.logprobs is not None, not is_list)
+        return CompletionRequest.of_prompts(self.prompt, self.n, sampling, self.logprobs is not None)
 
 
 class Tokenize(Body):
