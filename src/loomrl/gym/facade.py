@@ -90,7 +90,8 @@ class GymEnvironment:
         async with self._lock:
             message = action if isinstance(action, str) else self._chosen(action)
             _, reward, terminated, truncated, info = await asyncio.to_thread(self._environment.send, message)
-            return self._state(info), reward, terminated or truncated, self._outcome(info, terminated, truncated)
+            told = {"terminated": terminated, "truncated": truncated, "rewards": dict(info["rewards"])}
+            return self._state(info), reward, terminated or truncated, told
 
     async def close(self) -> None:
         """End the running episode and give back what it holds."""
@@ -106,9 +107,6 @@ class GymEnvironment:
     def _state(self, info: Mapping[str, Any]) -> TaskState:
         about = {name: info[name] for name in ("domain", "kind", "difficulty")}
         return TaskState(info["text"], tuple(info["choices"]), self._environment.task.picture, **about)
-
-    def _outcome(self, info: Mapping[str, Any], terminated: bool, truncated: bool) -> dict[str, Any]:
-        return {"terminated": terminated, "truncated": truncated, "rewards": dict(info["rewards"])}
 
 
 class LoomRLGym:

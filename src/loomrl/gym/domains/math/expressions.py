@@ -5,8 +5,9 @@ those that would take long, are refused while computing, so that no answer needs
 """
 
 import hashlib
+import operator as operators
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,6 +19,15 @@ MAX_CHARACTERS = 200
 _TOKEN = re.compile(r" *(?:([0-9]+(?:\.[0-9]+)?)|([a-z]+)|(\*\*|[-+*/^(),]))", re.ASCII)
 _FUNCTIONS = ("sqrt", "sin", "cos", "tan", "exp", "log", "ln", "abs")
 _CANCELLING = ("+", "-", "sin", "cos", "tan", "log", "ln")  # where rounding leaves a little of a zero
+_PYTHONS: dict[str, Callable[..., Any]] = {
+    "+": operators.add,
+    "-": operators.sub,
+    "*": operators.mul,
+    "/": operators.truediv,
+    "negative": operators.neg,
+    "abs": abs,
+}
+_MPMATHS = {"^": "power", "ln": "log"}  # mpmath's names of what is called otherwise here
 _CONSTANTS = ("pi", "e")
 _VARIABLES = ("x", "y")
 _MAX_DEPTH, _MAX_DIGITS, _MAX_EXPONENT = 40, 20, 64
@@ -117,27 +127,11 @@ def _named(name: str, point: Mapping[str, Any]) -> Any:
 
 
 def _apply(operator: str, numbers: list[Any]) -> Any:
-    context = arithmetic()
-    match operator:
-        case "+":
-            return numbers[0] + numbers[1]
-        case "-":
-            return numbers[0] - numbers[1]
-        case "*":
-            return numbers[0] * numbers[1]
-        case "/":
-            return numbers[0] / numbers[1]
-        case "negative":
-            return -numbers[0]
-        case "^":
-            if abs(numbers[1]) > _MAX_EXPONENT:
-                raise NotAFormula(f"an exponent is above {_MAX_EXPONENT}")
-            return context.power(numbers[0], numbers[1])
-        case "ln":
-            return context.log(numbers[0])
-        case "abs":
-            return abs(numbers[0])
-    return getattr(context, operator)(numbers[0])
+    if operator in _PYTHONS:
+        return _PYTHONS[operator](*numbers)
+    if operator == "^" and abs(numbers[1]) > _MAX_EXPONENT:
+        raise NotAFormula(f"an exponent is above {_MAX_EXPONENT}")
+    return getattr(arithmetic(), _MPMATHS.get(operator, operator))(*numbers)
 
 
 def _bounded(number: Any, operator: str) -> Any:

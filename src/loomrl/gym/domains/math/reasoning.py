@@ -18,24 +18,6 @@ _NUMBER = re.compile(r"-?[0-9]+(/[0-9]+)?", re.ASCII)
 _TRIES = 100
 
 
-def _settings(name: str, level: int) -> dict[str, Any]:
-    """How hard a data set's tasks are at a level."""
-    match name:
-        case "leg_counting":
-            return {"min_animals": 1 + level // 2, "max_animals": 2 + level, "max_instances": 3 + level}
-        case "gcd":
-            return {"max_value": 20 * 2**level, "max_numbers": 2 + level // 4}
-        case "lcm":
-            return {"max_value": 10 + 10 * level, "max_numbers": 2 + level // 5}
-        case "products":
-            return {"min_digits": 1 + level // 4, "max_digits": 1 + level // 2}
-        case "basic_arithmetic":
-            return {"min_terms": 2 + level // 3, "max_terms": 3 + level // 2, "max_digits": 1 + level // 3}
-        case "number_sequence":
-            return {"max_complexity": 1 + level // 4, "max_value": 10 + 20 * level, "min_value": 0}
-    return {"max_n": 50 * (1 + level) ** 2}  # count_primes
-
-
 def _from(name: str) -> Callable[[np.random.Generator, int], Draft]:
     def make(rng: np.random.Generator, level: int) -> Draft:
         """The first of its tasks whose answer is a number."""
@@ -53,16 +35,17 @@ def _data_set(name: str, seed: int, level: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # of a package it imports, when that is compiled first
         import reasoning_gym
-    return reasoning_gym.create_dataset(name, seed=seed, size=1, **_settings(name, level))
+    _, settings = _DATA_SETS[name]
+    return reasoning_gym.create_dataset(name, seed=seed, size=1, **settings(level))
 
 
-_FIRST_LEVELS = {
-    "leg_counting": 1,
-    "products": 1,
-    "basic_arithmetic": 2,
-    "gcd": 3,
-    "number_sequence": 4,
-    "lcm": 5,
-    "count_primes": 6,
+_DATA_SETS: dict[str, tuple[int, Callable[[int], dict[str, int]]]] = {  # the first level, and how hard tasks are at one
+    "leg_counting": (1, lambda at: {"min_animals": 1 + at // 2, "max_animals": 2 + at, "max_instances": 3 + at}),
+    "products": (1, lambda at: {"min_digits": 1 + at // 4, "max_digits": 1 + at // 2}),
+    "basic_arithmetic": (2, lambda at: {"min_terms": 2 + at // 3, "max_terms": 3 + at // 2, "max_digits": 1 + at // 3}),
+    "gcd": (3, lambda at: {"max_value": 20 * 2**at, "max_numbers": 2 + at // 4}),
+    "number_sequence": (4, lambda at: {"max_complexity": 1 + at // 4, "max_value": 10 + 20 * at, "min_value": 0}),
+    "lcm": (5, lambda at: {"max_value": 10 + 10 * at, "max_numbers": 2 + at // 5}),
+    "count_primes": (6, lambda at: {"max_n": 50 * (1 + at) ** 2}),
 }
-KINDS = {name: Kind(level, _from(name)) for name, level in _FIRST_LEVELS.items()}
+KINDS = {name: Kind(level, _from(name)) for name, (level, _) in _DATA_SETS.items()}
