@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from loomrl.errors import ConfigError
 from loomrl.gym.domains import get_environment, names
 from loomrl.gym.environment import DomainEnvironment
-from loomrl.gym.registered import RegisteredEnvironment
+from loomrl.gym.registered import AwaitedEnvironment, RegisteredEnvironment
 from loomrl.system.schema import Section
 
 
@@ -52,14 +52,14 @@ class TaskState:
     difficulty: int
 
 
-class GymEnvironment:
-    """One environment of a `LoomRLGym`, made as `config` says. Calls wait for each other."""
+class GymEnvironment(AwaitedEnvironment):
+    """One environment of a `LoomRLGym` over a domain, made as `config` says."""
+
+    _environment: DomainEnvironment
 
     def __init__(self, name: str, environment: DomainEnvironment, seed: int, config: GymEnvironmentConfig) -> None:
-        self.name, self.config = name, config
-        self._environment, self._seed = environment, seed
-        self._has_begun = False
-        self._lock = asyncio.Lock()
+        super().__init__(name, environment, seed)
+        self.config = config
 
     @property
     def domain(self) -> str:
@@ -68,13 +68,8 @@ class GymEnvironment:
 
     async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> TaskState:
         """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
-        if seed is None and not self._has_begun:
-            seed = self._seed
-        options = None if difficulty is None else {"difficulty": difficulty}
-        async with self._lock:
-            _, info = await asyncio.to_thread(self._environment.reset, seed=seed, options=options)
-            self._has_begun = True
-            return self._state(info)
+        _, info = await self._begin(seed, options=None if difficulty is None else {"difficulty": difficulty})
+        return self._state(info)
 
     async def step(self, action: int | str) -> tuple[TaskState, float, bool, dict[str, Any]]:
         """Send a message: a text, or the number of one of `state.choices`.
@@ -92,11 +87,6 @@ class GymEnvironment:
             _, reward, terminated, truncated, info = await asyncio.to_thread(self._environment.send, message)
             told = {"terminated": terminated, "truncated": truncated, "rewards": dict(info["rewards"])}
             return self._state(info), reward, terminated or truncated, told
-
-    async def close(self) -> None:
-        """End the running episode and give back what it holds."""
-        async with self._lock:
-            await asyncio.to_thread(self._environment.close)
 
     def _chosen(self, action: int) -> str:
         offered = self._environment.offered

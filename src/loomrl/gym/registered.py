@@ -10,8 +10,30 @@ from loomrl.environment.construct import construct
 from loomrl.environment.resolve import resolve
 
 
-class RegisteredEnvironment:
-    """One environment of a `LoomRLGym`, by the name it was registered under. Calls wait for each other.
+class AwaitedEnvironment:
+    """One environment of a `LoomRLGym`. Calls wait for each other, and what they do is done in a thread."""
+
+    def __init__(self, name: str, environment: Any, seed: int) -> None:
+        self.name, self._environment = name, environment
+        self._first_seed: int | None = seed
+        self._lock = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the environment, with what a running episode holds, such as windows and files."""
+        async with self._lock:
+            await asyncio.to_thread(self._environment.close)
+
+    async def _begin(self, seed: int | None, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """What a reset returns. The first one is seeded by the gym's seed."""
+        async with self._lock:
+            seeded = self._first_seed if seed is None else seed
+            begun: tuple[Any, dict[str, Any]] = await asyncio.to_thread(self._environment.reset, seed=seeded, **options)
+            self._first_seed = None
+            return begun
+
+
+class RegisteredEnvironment(AwaitedEnvironment):
+    """One environment of a `LoomRLGym`, by the name it was registered under.
 
     Raises:
         ConfigError: when nothing has that name, or its constructor does not take `kwargs`.
@@ -19,20 +41,15 @@ class RegisteredEnvironment:
     """
 
     def __init__(self, name: str, registered_name: str, kwargs: Mapping[str, Any], seed: int) -> None:
-        self.name = name
-        self._environment = construct(resolve(EnvironmentConfig(id=registered_name, kwargs=dict(kwargs)), Path.cwd()))
+        definition = resolve(EnvironmentConfig(id=registered_name, kwargs=dict(kwargs)), Path.cwd())
+        super().__init__(name, construct(definition), seed)
         self.observation_space = self._environment.observation_space
         self.action_space = self._environment.action_space
-        self._first_seed: int | None = seed
-        self._lock = asyncio.Lock()
 
     async def reset(self, seed: int | None = None) -> Any:
         """Begin an episode; returns what is observed. The first one is seeded by the gym's seed."""
-        async with self._lock:
-            seeded = self._first_seed if seed is None else seed
-            state, _ = await asyncio.to_thread(self._environment.reset, seed=seeded)
-            self._first_seed = None
-            return state
+        state, _ = await self._begin(seed)
+        return state
 
     async def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
         """Take a step.
@@ -48,8 +65,3 @@ class RegisteredEnvironment:
             state, reward, terminated, truncated, info = await asyncio.to_thread(self._environment.step, action)
             told = {**info, "terminated": bool(terminated), "truncated": bool(truncated)}
             return state, float(reward), bool(terminated or truncated), told
-
-    async def close(self) -> None:
-        """Close the environment, with its windows and files."""
-        async with self._lock:
-            await asyncio.to_thread(self._environment.close)

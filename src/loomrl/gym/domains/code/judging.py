@@ -8,7 +8,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def judge(answer: str, algorithm: CodeAlgorithm, tests: Cases) -> dict[str, floa
     if source is None or tree is None or not _defines(tree, algorithm.name):
         return None
     large = tests.large()
-    lines = _outputs(source, algorithm.name, json.dumps([*tests.small, *large]))
+    lines = _outputs(source, algorithm.name, [*tests.small, *large])
     if not _agree(lines[:NUM_SMALL], tests.expected):
         return None
     fast = _agree(lines[NUM_SMALL:], results(algorithm.source, algorithm.name, large))
@@ -100,10 +100,9 @@ def readability(tree: ast.Module, source: str) -> float:
     return sum(checks) / len(checks)
 
 
-def _outputs(source: str, name: str, cases: str) -> list[str]:
+def _outputs(source: str, name: str, cases: list[Arguments]) -> list[str]:
     """The lines the sandbox wrote: one for each case it came to."""
-    request: Mapping[str, Any] = {"source": source, "name": name, "cases": json.loads(cases)}
-    output = run(_HARNESS, json.dumps(request).encode()).output
+    output = run(_HARNESS, json.dumps({"source": source, "name": name, "cases": cases}).encode()).output
     return output.decode(errors="replace").split("\n")[:-1]
 
 

@@ -20,11 +20,7 @@ def spiel_puzzle(game: str, title: str, last_plies: int) -> Callable[[np.random.
 
     def make(rng: np.random.Generator, level: int) -> Draft:
         plies = min(1 + 2 * (level // 3), last_plies)
-        for _ in range(_TRIES):
-            position, winning = _late_position(SpielPosition.start(game), rng, plies)
-            if position is not None:
-                return _draft(title, position, winning, plies)
-        raise AssertionError(f"no puzzle of {plies} plies in {_TRIES} games of {game}")
+        return _draft(title, *_late_position(game, rng, plies), plies)
 
     return make
 
@@ -41,13 +37,10 @@ def chess_puzzle(rng: np.random.Generator, level: int) -> Draft:
 
 def row_puzzle(rng: np.random.Generator, level: int) -> Draft:
     """A tic-tac-toe puzzle without a word, `.x./x.x/.oo o=`, so that the smallest policies can learn it."""
-    for _ in range(_TRIES):
-        position, winning = _late_position(SpielPosition.start("tic_tac_toe"), rng, 1 if level < 3 else 3)
-        if position is not None:
-            losing = [move for move in position.moves() if move not in winning]
-            prompt = f"{'/'.join(position.shown().split())} {losing[0][0]}="
-            return Draft(prompt, min(winning), losing, {"winning": sorted(winning)})
-    raise AssertionError(f"no puzzle in {_TRIES} games of tic-tac-toe")
+    position, winning = _late_position("tic_tac_toe", rng, 1 if level < 3 else 3)
+    losing = [move for move in position.moves() if move not in winning]
+    prompt = f"{'/'.join(position.shown().split())} {losing[0][0]}="
+    return Draft(prompt, min(winning), losing, {"winning": sorted(winning)})
 
 
 def nim_puzzle(rng: np.random.Generator, level: int) -> Draft:
@@ -69,15 +62,15 @@ def _nim_sum(piles: list[int]) -> int:
     return functools.reduce(operator.xor, piles)
 
 
-def _late_position(
-    position: GamePosition, rng: np.random.Generator, plies: int
-) -> tuple[GamePosition | None, dict[str, int]]:
-    """A random game up to the first position that makes a puzzle, and its winning moves."""
-    while moves := position.moves():
-        if winning := _winning(position, plies):
-            return position, winning
-        position = position.play(moves[int(rng.integers(len(moves)))])
-    return None, {}
+def _late_position(game: str, rng: np.random.Generator, plies: int) -> tuple[GamePosition, dict[str, int]]:
+    """The first position that makes a puzzle in random games of open_spiel, and its winning moves."""
+    for _ in range(_TRIES):
+        position: GamePosition = SpielPosition.start(game)
+        while moves := position.moves():
+            if winning := _winning(position, plies):
+                return position, winning
+            position = position.play(moves[int(rng.integers(len(moves)))])
+    raise AssertionError(f"no puzzle of {plies} plies in {_TRIES} games of {game}")
 
 
 def _winning(position: GamePosition, plies: int) -> dict[str, int]:
