@@ -47,8 +47,10 @@ class EngineServer(WireApplication):
         self._metrics.gauge("running", "Completions that are being decoded", lambda: scheduler.num_running)
         self._metrics.gauge("waiting", "Completions that wait for their turn", lambda: scheduler.num_waiting)
         self._metrics.gauge("policy_version", "Version of the policy", lambda: self._engine.version)
+        completing, updating = CompletionRoutes(self._engine, self._metrics), WeightRoutes(self._engine, self._metrics)
+        shown = Route("GET", "/metrics", self._show_metrics, LOOKS, {200: {TEXT_TYPE: str}})
         super().__init__(
-            self._routes(),
+            [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), shown],
             tokens,
             settings.host,
             Bodies(settings.max_body_bytes, settings.max_pending_bytes),
@@ -57,11 +59,6 @@ class EngineServer(WireApplication):
             purpose="Completions by a policy, in the shapes of vLLM, SGLang and OpenAI, and the policy's next weights.",
             max_bytes={TAKES_PART: min(settings.max_prompt_bytes, settings.max_body_bytes)},
         )
-
-    def _routes(self) -> list[Route]:
-        metrics = Route("GET", "/metrics", self._show_metrics, LOOKS, {200: {TEXT_TYPE: str}})
-        completing, updating = CompletionRoutes(self._engine, self._metrics), WeightRoutes(self._engine, self._metrics)
-        return [*_routes_of_completions(completing), *_sglang_routes(updating), *_vllm_routes(updating), metrics]
 
     async def end(self) -> None:
         self._engine.close()
