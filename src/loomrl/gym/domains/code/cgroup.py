@@ -59,7 +59,8 @@ def _candidates(memberships: str, mounts: str) -> Iterator[tuple[Path, ...]]:
     With version 2 a group that has processes has no groups with controllers below it, so that those above it are tried,
     up to the top. With version 1 this process's own group will do.
     """
-    own = {controller: path for _, named, path in _split(memberships) for controller in named.split(",")}
+    split = [line.split(":", 2) for line in memberships.splitlines()]
+    own = {controller: path for _, named, path in split for controller in named.split(",")}
     mounted: dict[str, Path] = {}
     for line in mounts.splitlines():
         place, _, kind = line.partition(" - ")
@@ -77,10 +78,6 @@ def _candidates(memberships: str, mounts: str) -> Iterator[tuple[Path, ...]]:
         for folder in (mounted[""], *mounted[""].parents):
             if folder.is_relative_to(top) and {*_CONTROLLERS} <= {*_text(folder / "cgroup.subtree_control").split()}:
                 yield (folder,)
-
-
-def _split(memberships: str) -> list[list[str]]:
-    return [line.split(":", 2) for line in memberships.splitlines()]
 
 
 def _text(path: Path) -> str:
