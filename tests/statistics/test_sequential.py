@@ -5,7 +5,7 @@ import pytest
 
 from loomrl.errors import ConfigError
 from loomrl.statistics import sequential
-from loomrl.statistics.sequential import _ABOVE, _BELOW, _STAKES, LimitTest, spent
+from loomrl.statistics.sequential import _ABOVE, _BELOW, _STAKES, LimitTest
 
 
 def first_alarms(values: np.ndarray, limit: float, alpha: float = 0.05) -> np.ndarray:
@@ -60,10 +60,6 @@ def test_what_is_broken_is_seen_soon() -> None:
     seen = first_alarms(late, 0.05)
     assert np.median(seen) < 2_000 + 900
     assert np.mean((seen > 0) & (seen <= 2_000)) <= 0.05
-
-
-def test_a_level_is_spent_over_all_looks() -> None:
-    assert sum(spent(0.05, look) for look in range(1, 100_000)) == pytest.approx(0.05, abs=1e-6)
 
 
 def test_evidence_beyond_any_level_stays_a_number() -> None:

@@ -2,7 +2,7 @@
 
 Sources:
     Interquartile mean and bootstrap intervals: Agarwal et al. 2021, arXiv 2108.13264.
-    Clopper and Pearson 1934, doi:10.1093/biomet/26.4.404. Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    Clopper and Pearson 1934, doi:10.1093/biomet/26.4.404.
     Hoeffding 1963, doi:10.1080/01621459.1963.10500830, theorem 1 (the relative-entropy form).
     Holm 1979, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6.
 """
@@ -151,20 +151,6 @@ def binomial_p_below(successes: int, trials: int, limit: float) -> float:
 def binomial_p_above(successes: int, trials: int, limit: float) -> float:
     """P-value of "the probability is at most `limit`": small when many successes were seen."""
     return binomial_p_below(trials - successes, trials, 1.0 - limit)
-
-
-def wilson(successes: int, trials: int, confidence: float) -> Interval:
-    """Approximate two-sided score interval of a probability; narrower than Clopper-Pearson, not conservative."""
-    from scipy.special import ndtri
-
-    _check_counts(successes, trials)
-    z = float(ndtri(1.0 - (1.0 - confidence) / 2.0))
-    estimate = successes / trials
-    centre = (estimate + z * z / (2 * trials)) / (1 + z * z / trials)
-    spread = z / (1 + z * z / trials) * math.sqrt(estimate * (1 - estimate) / trials + z * z / (4 * trials * trials))
-    low = 0.0 if successes == 0 else max(0.0, centre - spread)
-    high = 1.0 if successes == trials else min(1.0, centre + spread)
-    return Interval(estimate=estimate, low=low, high=high, confidence=confidence, method="wilson")
 
 
 def bounded_mean_p_below(values: ArrayLike, limit: float) -> float:

@@ -65,11 +65,6 @@ class LimitTest(Document):
         return self.total / max(self.count, 1)
 
 
-def spent(alpha: float, look: int) -> float:
-    """The part of a level for the look of this number, from 1 on: all looks together spend alpha."""
-    return alpha / (look * (look + 1.0))
-
-
 # --- confidence sequences ---------------------------------------------------------------------------------------
 
 
