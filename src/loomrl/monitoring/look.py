@@ -16,7 +16,7 @@ from loomrl.errors import ConfigError
 from loomrl.monitoring.judge import LookEvidence, judge
 from loomrl.promotion.comparison.returns import read_returns
 from loomrl.promotion.comparison.window import read_window
-from loomrl.promotion.package import EVALUATION
+from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry

@@ -34,13 +34,25 @@ class PreviousCase(Document):
     envelope_sha256: str
 
 
-class CaseStatement(Document):
+class RunFacts(Document):
+    """What the run knows and the files do not."""
+
+    policy: str
+    run_id: str
+    created: str  # ISO 8601, UTC
+    git_commit: str | None = None
+    git_dirty: bool = False
+    stage_seconds: dict[str, float] = Field(default_factory=dict)  # stage -> what it cost in this run
+    previous: PreviousCase | None = None
+    # Which attempt to pass the gate the case is; None in what was signed before attempts were counted.
+    attempt: GateAttempt | None = Field(default=None, exclude_if=lambda attempt: attempt is None)
+
+
+class CaseStatement(RunFacts):
     """What the signature on a safety case covers: the digests of policy, evidence and exported files, and rechecked
     claims."""
 
     schema_version: int = 2  # 2: with the evaluation that promotion compares by
-    policy: str
-    run_id: str
     case_sha256: str
     episodes_sha256: str
     evaluation_sha256: str
@@ -50,26 +62,6 @@ class CaseStatement(Document):
     snapshot_digest: str
     parity: ParityReport
     rechecked_claims: dict[str, Verdict] = Field(default_factory=dict)  # the gate's local claims, on the graph itself
-    git_commit: str | None
-    git_dirty: bool
-    created: str  # ISO 8601, UTC
-    stage_seconds: dict[str, float] = Field(default_factory=dict)  # stage -> what it cost in this run
-    previous: PreviousCase | None
-    # Which attempt to pass the gate the case is; None in what was signed before attempts were counted.
-    attempt: GateAttempt | None = Field(default=None, exclude_if=lambda attempt: attempt is None)
-
-
-class RunFacts(Document):
-    """What the run knows and the files do not."""
-
-    policy: str
-    run_id: str
-    created: str
-    git_commit: str | None = None
-    git_dirty: bool = False
-    stage_seconds: dict[str, float] = Field(default_factory=dict)
-    previous: PreviousCase | None = None
-    attempt: GateAttempt | None = None
 
 
 def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
@@ -81,8 +73,7 @@ def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
     manifest = PolicyManifest.read(folder / MANIFEST)
     parity = ParityReport.read(folder / PARITY)
     statement = CaseStatement(
-        policy=facts.policy,
-        run_id=facts.run_id,
+        **dict(facts),
         case_sha256=sha256_file(folder / CASE),
         episodes_sha256=sha256_file(folder / EPISODES),
         evaluation_sha256=sha256_file(folder / EVALUATION),
@@ -92,12 +83,6 @@ def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
         snapshot_digest=manifest.snapshot_digest,
         parity=parity,
         rechecked_claims=parity.rechecked_claims,
-        git_commit=facts.git_commit,
-        git_dirty=facts.git_dirty,
-        created=facts.created,
-        stage_seconds=facts.stage_seconds,
-        previous=facts.previous,
-        attempt=facts.attempt,
     )
     _check_together(folder, manifest, statement)
     return sign_envelope(statement.to_bytes(), PAYLOAD_TYPE)
@@ -161,18 +146,6 @@ def check_chain(registry: Registry, policy: str, statement: CaseStatement) -> No
         )
 
 
-def _of_attempt(statement: CaseStatement) -> dict[str, tuple[str, str]]:
-    """What must be equal for the attempt to be the case's."""
-    attempt = statement.attempt
-    if attempt is None:
-        return {}
-    return {
-        "the attempt's policy": (attempt.policy_digest, statement.policy_digest),
-        "the attempt's snapshot": (attempt.snapshot_digest, statement.snapshot_digest),
-        "the attempt's name": (attempt.policy, statement.policy),
-    }
-
-
 def _statement(folder: Path, payload: bytes) -> CaseStatement:
     try:
         return CaseStatement.model_validate_json(payload)
@@ -198,8 +171,13 @@ def _check_together(folder: Path, manifest: PolicyManifest, statement: CaseState
         "the case's policy": (case.policy_digest, statement.policy_digest),
         "the case's snapshot": (case.snapshot_digest, statement.snapshot_digest),
         "the manifest's name": (manifest.name, statement.policy),
-        **_of_attempt(statement),
     }
+    if (attempt := statement.attempt) is not None:
+        pairs |= {
+            "the attempt's policy": (attempt.policy_digest, statement.policy_digest),
+            "the attempt's snapshot": (attempt.snapshot_digest, statement.snapshot_digest),
+            "the attempt's name": (attempt.policy, statement.policy),
+        }
     for what, (found, expected) in pairs.items():
         if found != expected:
             raise ArtifactError(f"{folder}: {what} is {found[:16]}, expected {expected[:16]}; run the stages again")

@@ -8,8 +8,6 @@ from loomrl.promotion.envelope import CASE, ENVELOPE, EPISODES, EVALUATION, RunF
 from loomrl.system.files import SUMS, verify_sums
 from loomrl.types import SafetyCase
 
-__all__ = ["EPISODES", "EVALUATION", "build_package"]
-
 
 def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
     """Collect a version's files from the stages' outputs `artifacts/{export,safety,evaluation}` into a new folder.

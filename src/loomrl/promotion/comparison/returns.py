@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loomrl.errors import ArtifactError
-from loomrl.promotion.package import EPISODES
+from loomrl.promotion.envelope import EPISODES
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 
 if TYPE_CHECKING:
