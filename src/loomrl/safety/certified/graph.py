@@ -256,8 +256,9 @@ def _rows(affine: Affine, places: Array) -> Affine:
     return Affine({block: weights[places] for block, weights in affine.weights.items()}, affine.bias[places])
 
 
-def _same(call: _Call) -> _Value:
-    return call.tensor()
+def _moves(move: Callable[[_Call, NDArray[np.int64]], Array]) -> Operation:
+    """The operation that only moves entries, as a function of the call and an array in the input's shape."""
+    return lambda call: _moved(call.tensor(), lambda one: move(call, one))
 
 
 def _dropout(call: _Call) -> _Value:
@@ -276,11 +277,6 @@ def _cast(call: _Call) -> _Value:
     return call.tensor()
 
 
-def _flatten(call: _Call) -> _Value:
-    axis = call.get("axis", 1)
-    return _moved(call.tensor(), lambda one: one.reshape(int(np.prod(one.shape[:axis])), -1))
-
-
 def _reshape(call: _Call) -> _Value:
     shape = [int(size) for size in call.constant(1)]
     tensor = call.tensor()
@@ -288,35 +284,19 @@ def _reshape(call: _Call) -> _Value:
     return _moved(tensor, lambda one: one.reshape(sizes))
 
 
-def _transpose(call: _Call) -> _Value:
-    return _moved(call.tensor(), lambda one: one.transpose(call.get("perm", None)))
-
-
-def _squeeze(call: _Call) -> _Value:
+def _squeeze(call: _Call, one: NDArray[np.int64]) -> Array:
     axes = call.axes(1)
-    return _moved(call.tensor(), lambda one: one.squeeze(None if axes is None else tuple(axes)))
+    return one.squeeze(None if axes is None else tuple(axes))
 
 
-def _unsqueeze(call: _Call) -> _Value:
-    return _moved(call.tensor(), lambda one: np.expand_dims(one, tuple(call.axes(1))))
-
-
-def _gather(call: _Call) -> _Value:
-    return _moved(call.tensor(), lambda one: np.take(one, call.constant(1), axis=call.get("axis", 0)))
-
-
-def _slice(call: _Call) -> _Value:
+def _slice(call: _Call, one: NDArray[np.int64]) -> Array:
     starts, ends = call.constant(1), call.constant(2)
     axes, steps = call.constant(3, np.arange(len(starts))), call.constant(4, np.ones(len(starts), np.int64))
-
-    def cut(one: NDArray[np.int64]) -> Array:
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-            length = one.shape[axis]
-            stop = None if step < 0 and end < -length else max(min(int(end), length), -length - 1)
-            one = one[(*[slice(None)] * (int(axis) % one.ndim), slice(int(start), stop, int(step)))]
-        return one
-
-    return _moved(call.tensor(), cut)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        length = one.shape[axis]
+        stop = None if step < 0 and end < -length else max(min(int(end), length), -length - 1)
+        one = one[(*[slice(None)] * (int(axis) % one.ndim), slice(int(start), stop, int(step)))]
+    return one
 
 
 def _concat(call: _Call) -> _Value:
@@ -378,16 +358,8 @@ def _given(call: _Call, place: int) -> _Value:
     return value
 
 
-def _add(call: _Call) -> _Value:
-    return _sum(_given(call, 0), _given(call, 1))
-
-
 def _negated(value: _Value) -> _Value:
     return _scaled(value, np.array(-1.0)) if isinstance(value, _Tensor) else -value
-
-
-def _subtract(call: _Call) -> _Value:
-    return _sum(_given(call, 0), _negated(_given(call, 1)))
 
 
 def _multiply(call: _Call) -> _Value:
@@ -397,10 +369,6 @@ def _multiply(call: _Call) -> _Value:
 
 def _divide(call: _Call) -> _Value:
     return _scaled(call.tensor(), 1.0 / np.asarray(call.constant(1), np.float64))
-
-
-def _negate(call: _Call) -> _Value:
-    return _negated(call.tensor())
 
 
 def _linear(tensor: _Tensor, function: Callable[[NDArray[np.float64]], Array]) -> _Tensor:
@@ -497,31 +465,31 @@ def _clipped(call: _Call, tensor: _Tensor, low: Array, high: Array) -> _Tensor:
 
 
 _OPERATIONS: dict[str, Operation] = {
-    "Add": _add,
+    "Add": lambda call: _sum(_given(call, 0), _given(call, 1)),
     "Cast": _cast,
     "Clip": _clip,
     "Concat": _concat,
     "Div": _divide,
     "Dropout": _dropout,
-    "Flatten": _flatten,
-    "Gather": _gather,
+    "Flatten": _moves(lambda call, one: one.reshape(int(np.prod(one.shape[: call.get("axis", 1)])), -1)),
+    "Gather": _moves(lambda call, one: np.take(one, call.constant(1), axis=call.get("axis", 0))),
     "Gemm": _gemm,
-    "Identity": _same,
+    "Identity": _Call.tensor,
     "LeakyRelu": _activation("leaky_relu"),
     "MatMul": _product,
     "Max": _extreme(is_minimum=False),
     "Min": _extreme(is_minimum=True),
     "Mul": _multiply,
-    "Neg": _negate,
+    "Neg": lambda call: _negated(call.tensor()),
     "ReduceMean": _reduce(np.mean),
     "ReduceSum": _reduce(np.sum),
     "Relu": _activation("relu"),
     "Reshape": _reshape,
     "Sigmoid": _activation("sigmoid"),
-    "Slice": _slice,
-    "Squeeze": _squeeze,
-    "Sub": _subtract,
+    "Slice": _moves(_slice),
+    "Squeeze": _moves(_squeeze),
+    "Sub": lambda call: _sum(_given(call, 0), _negated(_given(call, 1))),
     "Tanh": _activation("tanh"),
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+    "Transpose": _moves(lambda call, one: one.transpose(call.get("perm", None))),
+    "Unsqueeze": _moves(lambda call, one: np.expand_dims(one, tuple(call.axes(1)))),
 }

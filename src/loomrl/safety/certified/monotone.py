@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loomrl.safety.certified import kernels
 from loomrl.safety.certified.kernels import Packed
-from loomrl.safety.certified.search import NARROWEST, SLACK, SolverVerdict
+from loomrl.safety.certified.search import SLACK, Boxes, SolverVerdict
 
 Array = NDArray[np.float64]
 _BATCH = 256
@@ -39,57 +39,43 @@ class MonotoneOutcome:
 
 def rises(network: Packed, response: MonotoneResponse, max_boxes: int) -> MonotoneOutcome:
     """Decide a response; boxes that are open are halved until so many were bounded."""
-    shape = (1, network.bias.size)
-    stack: list[tuple[Array, ...]] = [
-        (response.low[None], response.high[None], np.full(shape, -np.inf), np.full(shape, np.inf))
-    ]
+    stack = [Boxes.whole(response.low[None], response.high[None], network.bias.size)]
     num_boxes = 0
     stuck: list[Array] = []
     while stack:
-        low, high, floor, ceiling = stack.pop()
-        if len(low) > _BATCH:
-            stack.append((low[:-_BATCH], high[:-_BATCH], floor[:-_BATCH], ceiling[:-_BATCH]))
-            low, high, floor, ceiling = (part[-_BATCH:].copy() for part in (low, high, floor, ceiling))
+        boxes = stack.pop()
+        if len(boxes) > _BATCH:
+            stack.append(boxes[:-_BATCH])
+            boxes = boxes[-_BATCH:]
         if num_boxes >= max_boxes:
-            return MonotoneOutcome(SolverVerdict.TIMEOUT, num_boxes, 0.5 * (low + high))
-        num_boxes += len(low)
-        is_open, score = _examine(network, response, low, high, floor, ceiling)
-        low, high, floor, ceiling, score = (part[is_open] for part in (low, high, floor, ceiling, score))
-        width = high - low
-        dimension = np.where(width > NARROWEST, score + 1e-12 * width, -1.0).argmax(1)
-        can = width[np.arange(len(low)), dimension] > NARROWEST
+            return MonotoneOutcome(SolverVerdict.TIMEOUT, num_boxes, 0.5 * (boxes.low + boxes.high))
+        num_boxes += len(boxes)
+        is_open, score = _examine(network, response, boxes)
+        boxes = boxes[is_open]
+        dimension, can = boxes.to_halve(score[is_open])
         if not can.all():
-            stuck.append(0.5 * (low + high)[~can])
+            stuck.append(0.5 * (boxes.low + boxes.high)[~can])
         if can.any():
-            stack.append(_halves(low[can], high[can], floor[can], ceiling[can], dimension[can]))
+            stack.append(boxes[can].halves(dimension[can]))
     if stuck:
         return MonotoneOutcome(SolverVerdict.UNKNOWN, num_boxes, np.concatenate(stuck))
     return MonotoneOutcome(SolverVerdict.UNSAT, num_boxes, np.empty((0, len(response.low))))
 
 
-def _examine(
-    network: Packed, response: MonotoneResponse, low: Array, high: Array, floor: Array, ceiling: Array
-) -> tuple[NDArray[np.bool_], Array]:
+def _examine(network: Packed, response: MonotoneResponse, boxes: Boxes) -> tuple[NDArray[np.bool_], Array]:
     """Which boxes are open, (B,), and how much each input is to blame, (B, num_inputs)."""
-    count = len(low)
+    count = len(boxes)
     rows = np.stack([response.row, -response.row])[None]  # at least 0, at most 0
     least, slopes = np.empty((count, 2)), np.empty((count, 2, network.num_inputs))
-    score, nothing = np.empty((count, network.num_inputs)), np.zeros(count, np.int64)
-    kernels.bound_boxes(network, low, high, rows, np.zeros((1, 2)), nothing, floor, ceiling, least, slopes, score)
+    score = np.empty((count, network.num_inputs))
+    kernels.bound_boxes(
+        network, boxes.low, boxes.high, rows, np.zeros((1, 2)), boxes.case, boxes.floor, boxes.ceiling, least, slopes,
+        score,
+    )  # fmt: skip
     lowest, highest = np.empty(count), np.empty(count)
-    kernels.bound_slopes(network, floor, ceiling, response.row, response.component, lowest, highest)
+    kernels.bound_slopes(network, boxes.floor, boxes.ceiling, response.row, response.component, lowest, highest)
     span = float(response.high[response.component] - response.low[response.component])
     is_open = ~(lowest * span >= -SLACK)  # by so little the output may fall over the whole range; NaN stays open
     if response.at_zero:
         is_open &= ~(least > SLACK).any(axis=1)
     return is_open, score
-
-
-def _halves(low: Array, high: Array, floor: Array, ceiling: Array, dimension: NDArray[np.int64]) -> tuple[Array, ...]:
-    twice = np.repeat(np.arange(len(low)), 2)
-    lows, highs = low[twice], high[twice]
-    first = np.arange(0, len(twice), 2)
-    middle = 0.5 * (low + high)[np.arange(len(low)), dimension]
-    highs[first, dimension] = middle
-    lows[first + 1, dimension] = middle
-    return lows, highs, floor[twice], ceiling[twice]

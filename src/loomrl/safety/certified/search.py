@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loomrl.safety.certified import kernels
 from loomrl.safety.certified.kernels import Packed
 from loomrl.safety.certified.vnnlib import Case
+from loomrl.types import Verdict
 
 Array = NDArray[np.float64]
 SLACK = 1e-9  # by which a limit must be missed: far above what float64 rounds here
@@ -45,9 +46,15 @@ class SearchOutcome:
     num_boxes: int
     inputs: NDArray[np.float32] | None = None
 
+    @property
+    def claimed(self) -> Verdict:
+        """The verdict of a claim that no input breaks the property."""
+        verdicts = {SolverVerdict.UNSAT: Verdict.PROVED, SolverVerdict.SAT: Verdict.REFUTED}
+        return verdicts.get(self.verdict, Verdict.UNDECIDED)
+
 
 @dataclass(frozen=True)
-class _Boxes:
+class Boxes:
     """Inputs in [low, high], (B, d); the number of the case each box is about, (B,); and intervals, (B, N), that hold
     what each activation is taken of."""
 
@@ -60,18 +67,39 @@ class _Boxes:
     def __len__(self) -> int:
         return len(self.case)
 
-    def __getitem__(self, chosen: NDArray[np.generic] | slice) -> "_Boxes":
-        return _Boxes(*(values[chosen] for values in self._arrays()))
+    def __getitem__(self, chosen: NDArray[np.generic] | slice) -> "Boxes":
+        return Boxes(*(values[chosen] for values in self._arrays()))
 
     def _arrays(self) -> tuple[Any, ...]:
         return self.low, self.high, self.case, self.floor, self.ceiling
 
     @staticmethod
-    def joined(parts: Sequence["_Boxes"]) -> "_Boxes":
-        """One after the other."""
+    def joined(parts: Sequence["Boxes"]) -> "Boxes":
+        """The boxes of several parts, one part after the other."""
         if len(parts) == 1:
             return parts[0]
-        return _Boxes(*(np.concatenate(values) for values in zip(*(part._arrays() for part in parts), strict=True)))
+        return Boxes(*(np.concatenate(values) for values in zip(*(part._arrays() for part in parts), strict=True)))
+
+    @classmethod
+    def whole(cls, low: Array, high: Array, num_neurons: int) -> "Boxes":
+        """One box for each case, of which nothing is known yet."""
+        shape = len(low), num_neurons
+        return cls(low, high, np.arange(len(low)), np.full(shape, -np.inf), np.full(shape, np.inf))
+
+    def to_halve(self, score: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The input along which each box is halved, by the inputs' scores (B, d), and whether it is wide enough."""
+        width = self.high - self.low
+        dimension = np.where(width > NARROWEST, score + 1e-12 * width, -1.0).argmax(1)
+        return dimension, width[np.arange(len(self)), dimension] > NARROWEST
+
+    def halves(self, dimension: NDArray[np.intp]) -> "Boxes":
+        """Both halves of each box, one after the other."""
+        halves = self[np.repeat(np.arange(len(self)), 2)]
+        lower = np.arange(0, len(halves), 2)
+        middle = 0.5 * (self.low + self.high)[np.arange(len(self)), dimension]
+        halves.high[lower, dimension] = middle
+        halves.low[lower + 1, dimension] = middle
+        return halves
 
 
 class PropertySearch:
@@ -95,7 +123,8 @@ class PropertySearch:
             return self._run(deadline, max_boxes, threads)
 
     def _run(self, deadline: float, max_boxes: float, threads: ThreadPoolExecutor) -> SearchOutcome:
-        stack = [self._first()]
+        low, high = (np.stack([getattr(case, end) for case in self._cases]) for end in ("low", "high"))
+        stack = [Boxes.whole(low, high, self._network.bias.size)]
         is_first = True
         while stack:
             if time.monotonic() > deadline or self._num_boxes >= max_boxes:
@@ -108,15 +137,9 @@ class PropertySearch:
                 stack.append(left)
         return SearchOutcome(SolverVerdict.UNKNOWN if self._is_stuck else SolverVerdict.UNSAT, self._num_boxes)
 
-    def _first(self) -> _Boxes:
-        """The whole box of each case."""
-        shape = len(self._cases), self._network.bias.size
-        low, high = (np.stack([getattr(case, end) for case in self._cases]) for end in ("low", "high"))
-        return _Boxes(low, high, np.arange(len(self._cases)), np.full(shape, -np.inf), np.full(shape, np.inf))
-
     def _step(
-        self, boxes: _Boxes, threads: ThreadPoolExecutor, attacks: bool
-    ) -> tuple[NDArray[np.float32] | None, _Boxes | None]:
+        self, boxes: Boxes, threads: ThreadPoolExecutor, attacks: bool
+    ) -> tuple[NDArray[np.float32] | None, Boxes | None]:
         """Bound some boxes: a counterexample, or the halves of those that stay open."""
         self._num_boxes += len(boxes)
         least, slopes, score = self._bound(boxes, threads)
@@ -134,7 +157,7 @@ class PropertySearch:
             return found, None
         return None, self._halves(boxes, score[is_open], margin)
 
-    def _bound(self, boxes: _Boxes, threads: ThreadPoolExecutor) -> tuple[Array, Array, Array]:
+    def _bound(self, boxes: Boxes, threads: ThreadPoolExecutor) -> tuple[Array, Array, Array]:
         count, num_rows = len(boxes), self._limits.shape[1]
         least, slopes = np.empty((count, num_rows)), np.empty((count, num_rows, self._network.num_inputs))
         score = np.empty((count, self._network.num_inputs))
@@ -154,22 +177,12 @@ class PropertySearch:
             list(threads.map(bound, parts))
         return least, slopes, score
 
-    def _halves(self, boxes: _Boxes, score: Array, margin: Array) -> _Boxes | None:
-        width = boxes.high - boxes.low
-        dimension = np.where(width > NARROWEST, score + 1e-12 * width, -1.0).argmax(1)
-        can = width[np.arange(len(boxes)), dimension] > NARROWEST
+    def _halves(self, boxes: Boxes, score: Array, margin: Array) -> Boxes | None:
+        dimension, can = boxes.to_halve(score)
         if not can.all():
             self._is_stuck = True
         order = np.argsort(-margin[can], kind="stable")  # the most promising counterexamples are taken from the end
-        boxes, dimension = boxes[can][order], dimension[can][order]
-        if not len(boxes):
-            return None
-        halves = boxes[np.repeat(np.arange(len(boxes)), 2)]
-        lower = np.arange(0, len(halves), 2)
-        middle = 0.5 * (boxes.low + boxes.high)[np.arange(len(boxes)), dimension]
-        halves.high[lower, dimension] = middle
-        halves.low[lower + 1, dimension] = middle
-        return halves
+        return boxes[can][order].halves(dimension[can][order]) if len(order) else None
 
     # --- counterexamples ---
 
@@ -188,7 +201,7 @@ class PropertySearch:
         kernels.excess(self._network, inputs, self._rows, self._limits, case, excess, gradient)
         return excess, gradient
 
-    def _descend(self, boxes: _Boxes, lowest: Array) -> NDArray[np.float32] | None:
+    def _descend(self, boxes: Boxes, lowest: Array) -> NDArray[np.float32] | None:
         """Projected gradient descent on the worst limit, by signs, from given and from random inputs."""
         rng = np.random.default_rng(0)
         chosen = np.arange(_STARTS) % len(boxes)
@@ -205,9 +218,9 @@ class PropertySearch:
         return self._examine(inputs, case)
 
 
-def _pop(stack: list[_Boxes], room: int) -> _Boxes:
+def _pop(stack: list[Boxes], room: int) -> Boxes:
     """Some of what was left last, up to so many."""
-    taken: list[_Boxes] = []
+    taken: list[Boxes] = []
     while stack and room:
         last = stack.pop()
         if len(last) > room:
@@ -215,7 +228,7 @@ def _pop(stack: list[_Boxes], room: int) -> _Boxes:
             last = last[len(last) - room :]
         taken.append(last)
         room -= len(last)
-    return _Boxes.joined(taken)
+    return Boxes.joined(taken)
 
 
 def _padded(values: Array, size: int) -> Array:
