@@ -69,7 +69,8 @@ def context_of(good: Policy, tmp_path: Path) -> Callable[..., Context]:
 
 
 def examine(check: Check, context: Context, **settings: Any) -> Claim:
-    (claim,) = check.examine(context, check.Config(**settings))
+    config = check.Config(**settings)
+    (claim,) = check.examine(context.of(check, config), config)
     return claim
 
 
@@ -124,7 +125,8 @@ def test_holm_makes_a_family_of_limits_harder_to_support(context_of: Callable[..
     alone = context_of(episodes=episodes, constraints=limits(1))
     together = context_of(episodes=episodes, constraints=limits(2))
     assert examine(statistical_limits, alone).verdict is Verdict.SUPPORTED
-    claims = statistical_limits.examine(together, statistical_limits.StatisticalLimitsConfig())
+    config = statistical_limits.Config()
+    claims = statistical_limits.examine(together.of(statistical_limits, config), config)
     assert {claim.verdict for claim in claims} == {Verdict.UNDECIDED}
     assert all("5 more episodes" in claim.finding for claim in claims)
 
@@ -213,13 +215,14 @@ def test_a_limit_that_is_broken_later_is_refuted_with_its_worst_episode(context_
     ],
 )
 def test_minimum_return(reached: int, limit: float, verdict: Verdict) -> None:
-    assert minimum_return.judge(reached, 100, 475.0, limit, 0.95).verdict is verdict
+    judged, _ = minimum_return.judge(reached, 100, 475.0, limit, 0.95)
+    assert judged.verdict is verdict
 
 
 def test_minimum_return_says_how_many_more_successes_it_needs() -> None:
-    finding = minimum_return.judge(20, 20, 475.0, 0.9, 0.95).finding
+    _, finding = minimum_return.judge(20, 20, 475.0, 0.9, 0.95)
     assert "9 more successes would support it" in finding  # 29 of 29: 0.9^29 < 0.05
-    assert minimum_return.judge(29, 29, 475.0, 0.9, 0.95).verdict is Verdict.SUPPORTED
+    assert minimum_return.judge(29, 29, 475.0, 0.9, 0.95)[0].verdict is Verdict.SUPPORTED
 
 
 # --- falsification ---

@@ -12,7 +12,7 @@ from trained import Policy, examine
 from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
 from loomrl.safety.case.tally import tally
-from loomrl.safety.check import Check, CheckConfig, Scope, scope_of, undecided
+from loomrl.safety.check import Check, CheckConfig, Context, Scope, scope_of
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.probing import repeats
 from loomrl.safety.registry import find_checks
@@ -58,7 +58,9 @@ def test_a_check_that_says_nothing_is_said_to_say_nothing() -> None:
 
 @pytest.mark.parametrize("check", find_checks().values(), ids=lambda check: check.NAME)
 def test_what_was_not_examined_rests_on_nothing(check: Check) -> None:
-    claim = undecided(check.NAME, check.STAGE, "it is so", True, "the policy cannot be read")
+    missing: Any = None
+    context = Context(*[missing] * 12).of(check, check.Config())
+    claim = context.undecided("it is so", "the policy cannot be read")
     assert scope_of(check, check.Config(), claim).examined == "nothing: the policy cannot be read"
 
 

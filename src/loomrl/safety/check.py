@@ -13,16 +13,28 @@ about a limit in the shared episodes, so that those about one event are counted 
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.safety.config import SafetyConfig
 from loomrl.system.schema import Section
-from loomrl.types import ActFunction, Claim, EnvironmentSnapshot, Episode, Policy, Verdict
+from loomrl.types import (
+    ActFunction,
+    Bound,
+    Claim,
+    ClaimLabel,
+    Counterexample,
+    EnvironmentSnapshot,
+    Episode,
+    Evidence,
+    Json,
+    Policy,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from loomrl.safety.case.evidence import EvidenceWriter  # the case knows what a check is
@@ -43,6 +55,7 @@ STAGES = (
 
 
 NOT_EXAMINED = "none: it could not be examined"  # the method of such a claim
+PLACEHOLDER = "{case}"  # stands for the case's folder until the gate knows where that is
 
 
 def why_not_applicable(check: "Check", context: "Context") -> str | None:
@@ -72,19 +85,6 @@ def scope_of(check: "Check", config: "CheckConfig", claim: Claim) -> Scope:
     return Scope(f"{samples}{claim.method}", unsaid, unsaid)
 
 
-def undecided(name: str, stage: str, statement: str, mandatory: bool, why: str) -> Claim:
-    """A claim that could not be examined: the case is written all the same, and says why."""
-    return Claim(
-        id=name,
-        stage=stage,
-        statement=statement,
-        mandatory=mandatory,
-        method=NOT_EXAMINED,
-        verdict=Verdict.UNDECIDED,
-        finding=why,
-    )
-
-
 class CheckConfig(Section):
     """Base of the configs of all safety checks."""
 
@@ -93,11 +93,37 @@ class CheckConfig(Section):
 
 
 @dataclass(frozen=True)
+class Judgement:
+    """What a test at the gate's confidence says of a limit."""
+
+    verdict: Verdict
+    bound: Bound
+    p_value: float  # of the hypothesis that the claim is false
+
+
+class ClaimFields(TypedDict, total=False):
+    """What a check says of a claim itself, in the fields of `Claim`. Verdict and bound are those of the judgement where
+    there is one, and it is mandatory if the check's config says so: what stands here goes before that."""
+
+    statement: Required[str]
+    method: Required[str]
+    verdict: Verdict
+    finding: Required[str]
+    mandatory: bool
+    assumptions: list[str]
+    confidence: float
+    bound: Bound | None
+    num_samples: int
+    label: ClaimLabel | None
+
+
+@dataclass(frozen=True)
 class Context:
     """All a check may look at. `visited` are observations of recorded episodes, (N, *obs).
 
     `episodes` are the shared held-out safety episodes, played once; empty when local claims are re-checked, because
-    those need no environment. `play(act, seeds)` plays others.
+    those need no environment. `play(act, seeds)` plays others. `claim` makes what a check returns: claims with the
+    check's name and stage, and with their evidence written.
     """
 
     policy: Policy
@@ -112,6 +138,55 @@ class Context:
     episodes: Sequence[Episode]
     play: Callable[[ActFunction, Sequence[int]], list[Episode]]
     evidence: "EvidenceWriter"
+    check: str = ""  # the check that looks: its name and stage, and whether its claims are mandatory
+    stage: str = ""
+    mandatory: bool = True
+
+    def of(self, check: "Check", settings: CheckConfig) -> "Context":
+        """The same for one check with its config."""
+        return replace(self, check=check.NAME, stage=check.STAGE, mandatory=settings.mandatory)
+
+    def claim(
+        self,
+        evidence: Json,
+        name: str = "",
+        failure: str | tuple[str, Episode] | None = None,
+        beside: Sequence[Evidence] = (),
+        judged: Judgement | None = None,
+        **fields: Unpack[ClaimFields],
+    ) -> Claim:
+        """The check's claim of this name, or its only one, with its evidence written, after what is cited `beside`.
+
+        `failure` says what happens in the counterexample: on the observation that stands first among the evidence's
+        examples, or in the episode that comes with it.
+        """
+        claim = f"{self.check}.{name}" if name else self.check
+        written, found = self.evidence.json(claim, evidence), None
+        if failure is not None:
+            told, episode = (failure, None) if isinstance(failure, str) else failure
+            found = Counterexample(
+                description=told,
+                seed=None if episode is None else episode.seed,
+                evidence=written if episode is None else self.evidence.episode(f"{claim}.counterexample", episode),
+                replay_command=f"loomrl safety replay {PLACEHOLDER} {claim}",
+            )
+        given: dict[str, Any] = {"mandatory": self.mandatory}
+        if judged is not None:
+            given |= vars(judged) | {"confidence": self.config.confidence}
+        cited = [*beside, written]
+        return Claim(id=claim, stage=self.stage, evidence=cited, counterexample=found, **(given | {**fields}))
+
+    def undecided(self, statement: str, why: str, name: str = "") -> Claim:
+        """A claim that could not be examined: the case is written all the same, and says why."""
+        return Claim(
+            id=f"{self.check}.{name}" if name else self.check,
+            stage=self.stage,
+            statement=statement,
+            mandatory=self.mandatory,
+            method=NOT_EXAMINED,
+            verdict=Verdict.UNDECIDED,
+            finding=why,
+        )
 
     def rng(self, name: str) -> np.random.Generator:
         """A generator of a check's own: what one check draws does not depend on which others run."""

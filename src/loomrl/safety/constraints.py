@@ -144,8 +144,19 @@ def _info(constraint: ConstraintConfig, episode: Episode) -> Floats:
     return np.asarray(episode.info[key], dtype=np.float64)
 
 
+def ends(constraint: ConstraintConfig) -> tuple[float, float]:
+    """The least and the greatest allowed value, infinite where there is no such limit."""
+    low = -np.inf if constraint.low is None else constraint.low
+    return low, np.inf if constraint.high is None else constraint.high
+
+
+def beyond(constraint: ConstraintConfig, values: Floats) -> Floats:
+    """How far values (L,) lie outside the limit, (L,); within it, how far inside, below 0."""
+    low, high = ends(constraint)
+    return np.maximum(low - values, values - high)
+
+
 def _outside(constraint: ConstraintConfig, values: Floats) -> NDArray[np.bool_]:
     """NaN is outside: a quantity that is not known cannot be said to respect a limit."""
-    low = -np.inf if constraint.low is None else constraint.low
-    high = np.inf if constraint.high is None else constraint.high
+    low, high = ends(constraint)
     return ~((values >= low) & (values <= high))

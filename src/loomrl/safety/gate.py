@@ -12,11 +12,11 @@ from typing import Any
 from loomrl.errors import ConfigError
 from loomrl.evaluation.evaluate import evaluation_digest, play
 from loomrl.evaluation.tables import TRAJECTORIES, read_table, stack_columns
-from loomrl.safety.case.counterexample import PLACEHOLDER
 from loomrl.safety.case.decision import MET, decide
 from loomrl.safety.case.document import CASE
 from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.check import (
+    PLACEHOLDER,
     PROVENANCE,
     STAGES,
     Check,
@@ -74,7 +74,7 @@ def build_case(
     claims = [
         _noted(check, _scoped(check, settings, claim), policy)
         for check, settings in applicable
-        for claim in check.examine(context, settings)
+        for claim in check.examine(context.of(check, settings), settings)
     ]
     claims = label_repeats(claims, _limits(applicable, context), context)
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
@@ -112,7 +112,7 @@ def recheck_local(
         for check, settings in configured_checks(config)
         if check.LOCAL and why_not_applicable(check, context) is None
     ]
-    claims = [claim for check, settings in local for claim in check.examine(context, settings)]
+    claims = [claim for check, settings in local for claim in check.examine(context.of(check, settings), settings)]
     return {claim.id: claim.verdict for claim in claims}
 
 

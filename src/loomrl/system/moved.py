@@ -101,7 +101,8 @@ _MOVED = {
     ),
     "safety.case": ("safety.evidence safety.standing safety.tally safety.counterexample"),
     "safety.probing": (
-        "safety.search.playing safety.probes safety.worlds safety.repeats safety.samples safety.drops safety.exploits"
+        "safety.search.playing safety.probes safety.worlds safety.repeats safety.samples safety.drops:judging "
+        "safety.exploits"
     ),
     "training.distributed.learners": (
         "distributed.learner distributed.learner_jobs distributed.group distributed.compression "

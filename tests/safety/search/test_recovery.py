@@ -111,9 +111,10 @@ def examined(folder: Path, environment: str, policy: Any, *limits: ConstraintCon
         play=lambda *_: [],
         evidence=EvidenceWriter(folder / "case"),
     )
+    settings = FalsificationConfig(num_leads=64, num_lines=8)
     (claim,) = [
         claim
-        for claim in falsification.examine(context, FalsificationConfig(num_leads=64, num_lines=8))
+        for claim in falsification.examine(context.of(falsification, settings), settings)
         if claim.id == falsification.RECOVERY
     ]
     return claim, context

@@ -12,8 +12,6 @@ from loomrl.safety.certified.graph import read_network
 from loomrl.safety.certified.network import Network
 from loomrl.safety.certified.verify import CandidateRunner, demand_agreement
 
-METHOD = "bound propagation (CROWN) with optimised slopes and input splitting, in float64, on the exported graph"
-
 
 @dataclass(frozen=True)
 class ExaminedNetwork:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from loomrl.errors import ConfigError
 
 Array = NDArray[np.float64]
-Refused = Callable[[str], ConfigError]  # makes the error that names the config's key
+Refused = Callable[[str], ConfigError]  # makes the error that names the config's key, as `refusal` does
 _COMPONENT = re.compile(r"^observation\[(\d+)\]$")
 
 
@@ -32,6 +32,11 @@ Component = Annotated[str, AfterValidator(_is_component)]
 Range = Annotated[list[float], Field(min_length=2, max_length=2), AfterValidator(_in_order)]
 # Ranges of components. One that is left out has the range of the observation space, which must then be finite.
 Region = dict[Component, Range]
+
+
+def refusal(check: str, key: str, name: str) -> Refused:
+    """What makes the error that names one of several entries of a check's config."""
+    return lambda problem: ConfigError(f"safety.checks.{check}.{key}: {name}: {problem}")
 
 
 def place_of(component: str, space: Any, refused: Refused) -> int:

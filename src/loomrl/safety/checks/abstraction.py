@@ -15,7 +15,8 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
+from loomrl.safety.certified.properties import METHOD
+from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope
 from loomrl.safety.probing.probes import is_recurrent
 from loomrl.types import Bound, Claim, Verdict
 
@@ -87,7 +88,7 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
         return []
     from loomrl.environment.finite.abstraction import demand_held, worst_case
     from loomrl.safety.certified.choices import possible_actions
-    from loomrl.safety.certified.policies import METHOD, network_of
+    from loomrl.safety.certified.policies import network_of
     from loomrl.safety.certified.verify import DIFFERENCE, demand_agreement
 
     check_spaces(config, context.observation_space, context.action_space)
@@ -99,9 +100,7 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
         f"{steps} steps with a probability of at most {config.max_probability:g}"
     )
     if is_recurrent(context.policy):
-        return [
-            undecided(NAME, STAGE, statement, config.mandatory, "a recurrent policy decides by more than the state")
-        ]
+        return [context.undecided(statement, "a recurrent policy decides by more than the state")]
     with _abstracted(context.snapshot_folder) as (name, model):
         try:
             demand_held(model, context.episodes, name)
@@ -109,7 +108,7 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
             demand_agreement(policy.network, policy.replay, model.low, model.high, "the policy's graph")
             found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
         except ArtifactError as error:
-            return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
+            return [context.undecided(statement, str(error))]
     holds = found.probability <= config.max_probability
     evidence = {
         "kind": NAME,
@@ -121,11 +120,9 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
     }
     more = "" if holds else "; more cells may bring it down"
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
             statement=statement,
-            mandatory=config.mandatory,
             method=f"worst case over cells of states, within {steps} steps; the policy's actions in a cell by {METHOD}",
             verdict=Verdict.PROVED if holds else Verdict.UNDECIDED,
             assumptions=[
@@ -137,7 +134,6 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
             bound=Bound(
                 kind="sound upper", measured=found.probability, limit=config.max_probability, unit="probability"
             ),
-            evidence=[context.evidence.json(NAME, evidence)],
             finding=(
                 f"at most {found.probability:.4g}, over {found.num_reached} of {found.num_cells} cells that may be "
                 f"visited{more}"

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.probes import ask, ask_outputs, not_members, probe_observations
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.check import FALSIFICATION, Context, Scope
+from loomrl.safety.probing.probes import ProbeConfig, ask, ask_outputs, not_members
 from loomrl.statistics.intervals import clopper_pearson_upper
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
@@ -18,27 +17,13 @@ STAGE = FALSIFICATION
 LOCAL = True
 
 
-class ActionBoundsConfig(CheckConfig):
-    """How many observations of each kind the check asks the policy about."""
-
-    num_visited: int = Field(default=20_000, ge=1)
-    num_random: int = Field(default=4_096, ge=1)
-    num_extreme: int = Field(default=512, ge=1)
-
-
+ActionBoundsConfig = ProbeConfig
 Config = ActionBoundsConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
     """One claim: all actions are within the action space; any action outside refutes it."""
-    tried = probe_observations(
-        context.observation_space,
-        context.visited,
-        config.num_visited,
-        config.num_random,
-        config.num_extreme,
-        context.rng(NAME),
-    )
+    tried = config.observations(context, NAME)
     obs = np.concatenate(list(tried.values()))
     actions = ask(context.policy, obs)
     outside = np.flatnonzero(not_members(context.action_space, actions))
@@ -48,19 +33,17 @@ def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
         "num_outside": len(outside),
         "examples": [{"observation": obs[i].tolist(), "action": repr(actions[i].tolist())} for i in outside[:3]],
     }
-    written = context.evidence.json(NAME, evidence)
     upper = clopper_pearson_upper(0, len(tried["random"]), context.config.confidence)
     found = f"{len(outside)} of {len(obs)} actions are outside the action space"
-    counterexample = None
+    failure = None
     if len(outside):
         shown = f"the action for observation {obs[outside[0]].tolist()} is {actions[outside[0]].tolist()}"
-        counterexample = observation_counterexample(NAME, f"{shown}, not an element of {context.action_space}", written)
+        failure = f"{shown}, not an element of {context.action_space}"
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            failure=failure,
             statement="every action is an element of the action space",
-            mandatory=config.mandatory,
             method="search for a failure over visited, uniform random and extreme observations",
             verdict=Verdict.REFUTED if len(outside) else Verdict.SUPPORTED,
             assumptions=[
@@ -70,8 +53,6 @@ def examine(context: Context, config: ActionBoundsConfig) -> list[Claim]:
             confidence=context.config.confidence,
             bound=Bound(kind="count", measured=len(outside), limit=0, unit="actions outside"),
             num_samples=len(obs),
-            evidence=[written],
-            counterexample=counterexample,
             finding=found,
             label=_label(context, obs, actions),
         )

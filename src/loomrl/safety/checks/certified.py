@@ -6,6 +6,7 @@ continuous action. See `loomrl.safety.certified` for how it is decided.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,28 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.certified.regions import Region, box_of, described, preferred
+from loomrl.errors import ConfigError
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.certified import properties
+from loomrl.safety.certified.properties import PropertyOutcome
+from loomrl.safety.certified.regions import Region, box_of, described, preferred, refusal
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
+from loomrl.safety.check import CERTIFIED, Context, Scope
 from loomrl.safety.probing.probes import ask
-from loomrl.system.schema import Section, demand_distinct
-from loomrl.types import Claim, Verdict
+from loomrl.types import Claim
 
 NAME = "certified"
 STAGE = CERTIFIED
 LOCAL = True
 
 
-class CertifiedPropertyConfig(Section):
+class CertifiedPropertyConfig(properties.PropertyConfig):
     """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit `action[i]` (Box).
 
     `region` gives ranges of components: `observation[2]: [-0.2, -0.1]`. A component it leaves out has the range of the
     observation space, which must then be finite.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     region: Region
     never: list[int] = Field(default_factory=list)
     action: int = Field(default=0, ge=0)  # which component of a continuous action is limited
@@ -48,25 +49,14 @@ class CertifiedPropertyConfig(Section):
         return self
 
 
-class CertifiedConfig(CheckConfig):
-    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is."""
-
-    properties: list[CertifiedPropertyConfig] = Field(default_factory=list)
-    max_boxes: int = Field(default=100_000, ge=1)
-
-    @model_validator(mode="after")
-    def _distinct(self) -> "CertifiedConfig":
-        demand_distinct(self.properties, "properties")
-        return self
-
-
+CertifiedConfig = properties.BoundedPropertiesConfig[CertifiedPropertyConfig]
 Config = CertifiedConfig  # as all plug-ins of this kind name it
 
 
 def check_spaces(config: CertifiedConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
-        box_of(prop.region, observation_space, _refused(prop))
+        box_of(prop.region, observation_space, refusal(NAME, "properties", prop.name))
         _unsafe(prop, action_space)
 
 
@@ -74,19 +64,8 @@ def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
     """One claim for each property of the config, proved or refuted for all inputs of its region."""
     if not config.properties:
         return []
-    from loomrl.safety.certified.packed import pack
-    from loomrl.safety.certified.policies import network_of
-
     check_spaces(config, context.observation_space, context.action_space)
-    try:
-        policy = network_of(context.policy, context.action_space)
-    except ArtifactError as error:
-        return [
-            undecided(f"{NAME}.{prop.name}", STAGE, _statement(prop), config.mandatory, str(error))
-            for prop in config.properties
-        ]
-    network = pack(policy.network)
-    return [_claim(context, config, prop, network, policy.replay) for prop in config.properties]
+    return properties.bounded_properties(context, config, _statement, partial(_decide, context, config.max_boxes))
 
 
 def scope(config: CertifiedConfig, claim: Claim) -> Scope:
@@ -102,56 +81,30 @@ def _statement(prop: CertifiedPropertyConfig) -> str:
     return f"for every observation with {described(prop.region)}, {_promised(prop)}"
 
 
-def _claim(
-    context: Context, config: CertifiedConfig, prop: CertifiedPropertyConfig, network: Any, runtime: Any
-) -> Claim:
-    from loomrl.safety.certified.policies import METHOD
-    from loomrl.safety.certified.search import SLACK, PropertySearch
-    from loomrl.safety.certified.search import SolverVerdict as Answer
+def _decide(
+    context: Context, max_boxes: int, prop: CertifiedPropertyConfig, policy: Any, network: Any
+) -> PropertyOutcome:
+    from loomrl.safety.certified.search import PropertySearch
 
-    low, high = box_of(prop.region, context.observation_space, _refused(prop))
+    low, high = box_of(prop.region, context.observation_space, refusal(NAME, "properties", prop.name))
     cases = [Case(low, high, rows, limits) for rows, limits in _unsafe(prop, context.action_space)]
 
     def confirm(inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
         """Of equal logits the first is chosen, which may be another one."""
-        candidate: NDArray[np.float32] | None = runtime.confirm(inputs, case)
+        candidate: NDArray[np.float32] | None = policy.replay.confirm(inputs, case)
         if candidate is None or not prop.never:
             return candidate
-        return candidate if int(runtime(candidate).argmax()) + context.action_space.start in prop.never else None
+        return candidate if int(policy.replay(candidate).argmax()) + context.action_space.start in prop.never else None
 
-    found = PropertySearch(network, cases, confirm).run(math.inf, config.max_boxes)
-    verdict = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}.get(found.verdict, Verdict.UNDECIDED)
-    region = {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}
-    evidence = {
-        "kind": NAME,
-        "property": prop.model_dump(mode="json"),
-        "region": region,
-        "num_boxes": found.num_boxes,
-        "examples": [],
-    }
-    finding = {
-        Verdict.PROVED: f"bounds over {found.num_boxes} boxes exclude it",
-        Verdict.UNDECIDED: f"open after {found.num_boxes} boxes; raise max_boxes, or make the region smaller",
-    }.get(verdict, "")
-    if found.inputs is not None:
-        obs = found.inputs.astype(context.observation_space.dtype).reshape(1, -1)
-        action = np.asarray(ask(context.policy, obs))[0].tolist()
-        finding = f"the action for {obs[0].tolist()} is {action}"
-        evidence["examples"] = [{"observation": obs[0].tolist(), "action": repr(action)}]
-    written = context.evidence.json(f"{NAME}.{prop.name}", evidence)
-    claim = f"{NAME}.{prop.name}"
-    return Claim(
-        id=claim,
-        stage=STAGE,
-        statement=_statement(prop),
-        mandatory=config.mandatory,
-        method=METHOD,
-        verdict=verdict,
-        assumptions=[f"bounds in real arithmetic, with a slack of {SLACK:g}: no proof about the rounding of float32"],
-        evidence=[written],
-        counterexample=observation_counterexample(claim, finding, written) if found.inputs is not None else None,
-        finding=finding,
-    )
+    found = PropertySearch(network, cases, confirm).run(math.inf, max_boxes)
+    evidence = {"region": {f"observation[{index}]": [low[index], high[index]] for index in range(len(low))}}
+    if found.inputs is None:
+        return PropertyOutcome(found.claimed, found.num_boxes, evidence=evidence)
+    obs = found.inputs.astype(context.observation_space.dtype).reshape(1, -1)
+    action = np.asarray(ask(context.policy, obs))[0].tolist()
+    example = {"observation": obs[0].tolist(), "action": repr(action)}
+    shown = f"the action for {obs[0].tolist()} is {action}"
+    return PropertyOutcome(found.claimed, found.num_boxes, example, shown, evidence)
 
 
 def replay(failure: Failure) -> Replayed:
@@ -169,7 +122,7 @@ def replay(failure: Failure) -> Replayed:
 
 def _unsafe(prop: CertifiedPropertyConfig, space: Any) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """What must not happen, as limits on the outputs: (rows, limits) for each way."""
-    refused = _refused(prop)
+    refused = refusal(NAME, "properties", prop.name)
     if prop.never:
         if not isinstance(space, spaces.Discrete):
             raise refused(f"`never` needs a choice of actions, and they are {space}; give `low` and `high`")
@@ -196,10 +149,6 @@ def _chosen(
         raise refused(f"never: there is no action {action}; they are {first} to {first + count - 1}")
     rows = preferred(action - first, count)
     return rows, np.zeros(len(rows))
-
-
-def _refused(prop: CertifiedPropertyConfig) -> Callable[[str], ConfigError]:
-    return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
 
 
 def _promised(prop: CertifiedPropertyConfig) -> str:

@@ -4,11 +4,11 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, recorded
+from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
-from loomrl.safety.probing.probes import Disturbance, noise_scale, shield_assumptions, to_texts
-from loomrl.types import Claim, Counterexample, Episode
+from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.probing.probes import Disturbance, act_seeing, noise_scale, shield_assumptions, to_texts
+from loomrl.types import Claim, Episode, Verdict
 
 NAME = "disturbed_return"
 STAGE = FALSIFICATION
@@ -36,7 +36,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
     plain = list(context.episodes[: config.num_episodes])
     scale = noise_scale(context.visited, config.noise)
     disturb = Disturbance(context.observation_space, scale, context.config.first_seed)
-    noisy = context.play(disturb.around(context.policy), [episode.seed for episode in plain])
+    noisy = context.play(act_seeing(context.policy, disturb), [episode.seed for episode in plain])
     before, after = (np.array([episode.episode_return for episode in group]) for group in (plain, noisy))
     limit = return_limit(before, config.max_return_drop)
     drop = judge_drop(context, NAME, before, after, limit, config.bootstrap_replicates)
@@ -49,29 +49,24 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
         "disturbed_returns": after.tolist(),
     }
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            judged=drop,
+            failure=_worst(plain, noisy) if drop.verdict is Verdict.REFUTED else None,
             statement=(
                 f"noise of {config.noise:g} standard deviations on each observation component lowers the mean return "
                 f"by at most {config.max_return_drop:.0%}"
             ),
-            mandatory=config.mandatory,
             method=METHOD,
-            verdict=drop.verdict,
             assumptions=[
                 "Gaussian noise, drawn anew for each distinct observation",
                 APPROXIMATE,
                 *shield_assumptions(context),
             ],
-            confidence=context.config.confidence,
-            p_value=drop.p_value,
-            bound=drop.bound,
             num_samples=len(plain),
-            evidence=[context.evidence.json(NAME, evidence)],
-            counterexample=_worst(context, plain, noisy) if drop.is_refuted else None,
             finding=(
-                f"the mean return falls by {drop.estimate:.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
+                f"the mean return falls by {(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is "
+                f"{limit:.4g}"
             ),
         )
     ]
@@ -90,20 +85,19 @@ def replay(failure: Failure) -> Replayed:
     """Play the episode under the same noise."""
     space, document = failure.observation_space, failure.document
     scale = np.asarray(document["noise_scale"], dtype=np.float64).reshape(space.shape)
-    episode = failure.play(Disturbance(space, scale, int(document["key"])).around(failure.policy))
+    episode = failure.play(act_seeing(failure.policy, Disturbance(space, scale, int(document["key"]))))
     before = float(document["returns"][document["seeds"].index(episode.seed)])
     after = episode.episode_return
     finding = f"noise lowers the return of seed {episode.seed} from {before:.6g} to {after:.6g}"
     return Replayed(reproduced=after < before, finding=finding, episode=episode)
 
 
-def _worst(context: Context, plain: list[Episode], noisy: list[Episode]) -> Counterexample:
-    pair = max(
+def _worst(plain: list[Episode], noisy: list[Episode]) -> tuple[str, Episode]:
+    calm, disturbed = max(
         zip(plain, noisy, strict=True), key=lambda two: (two[0].episode_return - two[1].episode_return, -two[0].seed)
     )
-    calm, disturbed = pair
     told = (
         f"in the episode of seed {calm.seed} noise lowers the return from {calm.episode_return:.6g} to "
         f"{disturbed.episode_return:.6g}"
     )
-    return recorded(context, NAME, told, disturbed)
+    return told, disturbed

@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample, recorded
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.check import FALSIFICATION, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.probing.playing import Field as PlayingField
 from loomrl.safety.probing.playing import Lead
 from loomrl.safety.probing.probes import ask, is_recurrent, shield_assumptions, to_texts
-from loomrl.safety.search.drift import drift_claims, replay_drift
+from loomrl.safety.search.drift import DriftConfig, drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
 from loomrl.safety.search.recovery import RECOVERED, Failing, RecoverySearch, Scale, broken
 from loomrl.types import Bound, Claim, Episode, Verdict
@@ -40,25 +40,17 @@ def not_applicable(observation_space: Any, action_space: Any) -> str | None:
     return None
 
 
-class FalsificationConfig(CheckConfig):
+class FalsificationConfig(DriftConfig):
     """`num_leads` episodes are led somewhere and left to the policy for `horizon` steps.
 
     Recoveries are tried from up to `max_failures` of the states it fails from. `num_lines` lines through what was met
     are looked along for lone choices.
-
-    With `magnitude`, drifts of up to so many standard deviations of each component are searched too: each of
-    `num_rounds` plays `population` episodes, at most as many as `safety.num_envs`. Without it none is: what a sensor
-    can be off by is for people to say.
     """
 
     num_leads: int = Field(default=384, ge=1)
     horizon: int = Field(default=150, ge=1)
     max_failures: int = Field(default=64, ge=1)
     num_lines: int = Field(default=2_048, ge=1)
-    magnitude: float | None = Field(default=None, gt=0)
-    num_rounds: int = Field(default=12, ge=1)
-    population: int = Field(default=48, ge=4)
-    num_seeds: int = Field(default=16, ge=1)
 
 
 Config = FalsificationConfig  # as all plug-ins of this kind name it
@@ -103,7 +95,7 @@ def replay(failure: Failure) -> Replayed:
 
 
 def _recovery(context: Context, config: FalsificationConfig) -> Claim:
-    field = _field(context)
+    field = PlayingField.of(context)
     scale = Scale(context.episodes, _at_random(context, config.horizon), context.config.constraints, config.horizon)
     search = RecoverySearch(field, scale, context.visited)
     own = context.config.seeds
@@ -111,20 +103,19 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
     latest = max(1, int(np.median([episode.length for episode in context.episodes])) // 2)
     found = search.run(seeds, min(latest, config.horizon), context.rng(RECOVERY), config.max_failures)
     worst = found[0] if found else None
-    counterexample = None
     finding = f"from none of {search.num_states} states does it fail of its own where a recovery exists"
     if search.why_not:
         finding = f"not examined: {search.why_not}"
     if worst is not None:
         finding = _describe_failure(worst, scale)
-        counterexample = recorded(context, RECOVERY, finding, worst.episode)
     assumptions = [
         "a search that finds nothing proves nothing: other states may be reached",
         "recoveries are the policy's own: what it does at observations it meets in ordinary episodes",
     ]
-    return Claim(
-        id=RECOVERY,
-        stage=STAGE,
+    return context.claim(
+        _recovery_evidence(search, scale, worst),
+        "recovery",
+        failure=None if worst is None else (finding, worst.episode),
         statement=(
             "where pushes and misled sensors lead an episode, the policy goes on as well as its own ordinary behaviour "
             "would, wherever that recovers"
@@ -142,8 +133,6 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
             unit="ordinary returns",
         ),
         num_samples=search.num_states,
-        evidence=[context.evidence.json(RECOVERY, _recovery_evidence(search, scale, worst))],
-        counterexample=counterexample,
         finding=finding,
     )
 
@@ -229,16 +218,6 @@ def _replay_recovery(failure: Failure) -> Replayed:
     return Replayed(reproduced=earned < possible or bool(own - others), finding=finding, episode=episode)
 
 
-def _field(context: Context) -> PlayingField:
-    return PlayingField(
-        context.snapshot_folder,
-        context.policy,
-        context.action_space,
-        context.observation_space,
-        context.config.num_envs,
-    )
-
-
 def _at_random(context: Context, horizon: int) -> list[Episode]:
     """Episodes of random actions, by leads that end nowhere."""
     rng, space = context.rng(f"{RECOVERY}.random"), context.action_space
@@ -251,7 +230,7 @@ def _at_random(context: Context, horizon: int) -> list[Episode]:
     leads = [
         Lead(seed, horizon, horizon, actions=row.astype(space.dtype)) for seed, row in zip(seeds, drawn, strict=True)
     ]
-    return _field(context).play(leads, 1)
+    return PlayingField.of(context).play(leads, 1)
 
 
 # --- choices that stand alone -------------------------------------------------------------------------------------
@@ -273,18 +252,17 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
         evidence["examples"] = [{"observation": one.tolist()} for one in observations]
         evidence["component"], evidence["width"] = worst.component, worst.width
         finding = _describe_choice(context.policy, worst)
-    written = context.evidence.json(LONE_CHOICES, evidence)
     assumptions = ["bands along other directions, and away from these lines, are not seen"]
     if is_recurrent(context.policy):
         assumptions.append("the policy is recurrent and was asked with the memory of an episode's start, with no other")
-    return Claim(
-        id=LONE_CHOICES,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        "lone_choices",
+        failure=None if worst is None else finding,
         statement=(
             f"along no component is there a band of at most {WIDEST:g} deviations in which the policy surely does what "
             "it surely does on neither side"
         ),
-        mandatory=config.mandatory,
         method=f"{config.num_lines} lines through observations that were met, one component at a time",
         verdict=Verdict.SUPPORTED if worst is None else Verdict.REFUTED,
         assumptions=assumptions,
@@ -292,8 +270,6 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
         if worst is None
         else Bound(kind="steepness", measured=worst.confidence / worst.width, limit=STEEPEST, unit="per deviation"),
         num_samples=config.num_lines,
-        evidence=[written],
-        counterexample=None if worst is None else observation_counterexample(LONE_CHOICES, finding, written),
         finding=finding,
     )
 

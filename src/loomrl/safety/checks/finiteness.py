@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.probes import ask_outputs, probe_observations
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.check import FALSIFICATION, Context, Scope
+from loomrl.safety.probing.probes import ProbeConfig, ask_outputs
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "finiteness"
@@ -17,11 +17,9 @@ STAGE = FALSIFICATION
 LOCAL = True
 
 
-class FinitenessConfig(CheckConfig):
-    """How many observations of each kind the check asks the policy about."""
+class FinitenessConfig(ProbeConfig):
+    """How many observations of each kind the check asks the policy about: more of the extreme ones."""
 
-    num_visited: int = Field(default=20_000, ge=1)
-    num_random: int = Field(default=4_096, ge=1)
     num_extreme: int = Field(default=2_048, ge=1)
 
 
@@ -30,14 +28,7 @@ Config = FinitenessConfig  # as all plug-ins of this kind name it
 
 def examine(context: Context, config: FinitenessConfig) -> list[Claim]:
     """One claim; any output that is not finite refutes it."""
-    tried = probe_observations(
-        context.observation_space,
-        context.visited,
-        config.num_visited,
-        config.num_random,
-        config.num_extreme,
-        context.rng(NAME),
-    )
+    tried = config.observations(context, NAME)
     obs = np.concatenate(list(tried.values()))
     bad = {name: not_finite(values) for name, values in ask_outputs(context.policy, obs).items()}
     failing = np.flatnonzero(np.any(list(bad.values()), axis=0))
@@ -50,24 +41,19 @@ def examine(context: Context, config: FinitenessConfig) -> list[Claim]:
         "outputs_not_finite": names,
         "examples": [{"observation": obs[i].tolist()} for i in failing[:3]],
     }
-    written = context.evidence.json(NAME, evidence)
-    counterexample = None
+    failure = None
     if len(failing):
-        shown = f"for observation {obs[failing[0]].tolist()} the output {names[0]} is not finite"
-        counterexample = observation_counterexample(NAME, shown, written)
+        failure = f"for observation {obs[failing[0]].tolist()} the output {names[0]} is not finite"
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            failure=failure,
             statement="every output of the policy is finite",
-            mandatory=config.mandatory,
             method="search for a failure over visited, uniform random and extreme observations",
             verdict=Verdict.REFUTED if len(failing) else Verdict.SUPPORTED,
             assumptions=["observations that were not tried are not covered one by one"],
             bound=Bound(kind="count", measured=len(failing), limit=0, unit="observations"),
             num_samples=len(obs),
-            evidence=[written],
-            counterexample=counterexample,
             finding=f"{len(failing)} of {len(obs)} observations give an output that is not finite",
         )
     ]

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.drops import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, return_limit
 from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
 
@@ -51,26 +51,17 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
         },
     }
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            judged=drop,
             statement=f"with {where}, which training never met, the mean return is at most "
             f"{config.max_return_drop:.0%} lower",
-            mandatory=config.mandatory,
             method=METHOD,
-            verdict=drop.verdict,
-            assumptions=[
-                "parameters are uniform in the held-out ranges",
-                APPROXIMATE,
-            ],
-            confidence=context.config.confidence,
-            p_value=drop.p_value,
-            bound=drop.bound,
+            assumptions=["parameters are uniform in the held-out ranges", APPROXIMATE],
             num_samples=len(inside),
-            evidence=[context.evidence.json(NAME, evidence)],
             finding=(
                 f"mean returns are {before.mean():.4g} inside and {after.mean():.4g} outside: a fall of "
-                f"{drop.estimate:.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
+                f"{(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
             ),
         )
     ]

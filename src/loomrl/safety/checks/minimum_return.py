@@ -3,13 +3,11 @@
 Without this, a policy that does nothing at all could respect every other limit.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from pydantic import Field
 
-from loomrl.safety.case.counterexample import episode_counterexample, replay_limit
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
+from loomrl.safety.case.counterexample import replay_limit, worst_failure
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.statistics import intervals as statistics
 from loomrl.types import Bound, Claim, Verdict
@@ -34,15 +32,6 @@ class MinimumReturnConfig(CheckConfig):
 Config = MinimumReturnConfig  # as all plug-ins of this kind name it
 
 
-@dataclass(frozen=True)
-class ReturnOutcome:
-    """Episodes that reach the threshold, and what that says about their probability."""
-
-    verdict: Verdict
-    bound: Bound
-    finding: str
-
-
 def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
     """One claim about the mean return, or none where no threshold is known."""
     threshold = _threshold(context, config)
@@ -50,7 +39,7 @@ def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
         return []
     returns = np.array([episode.episode_return for episode in context.episodes])
     reached, count = int(np.count_nonzero(returns >= threshold)), len(returns)
-    outcome = judge(reached, count, threshold, config.min_probability, context.config.confidence)
+    judged, finding = judge(reached, count, threshold, config.min_probability, context.config.confidence)
     constraint = _constraint(threshold, config)
     evidence = {
         "constraint": constraint.model_dump(mode="json"),
@@ -61,23 +50,17 @@ def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
         "median_return": float(np.median(returns)),
         "mean_return": float(returns.mean()),
     }
-    refuted = outcome.verdict is Verdict.REFUTED
+    refuted = judged.verdict is Verdict.REFUTED
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            judged=judged,
+            failure=worst_failure(constraint, context.episodes) if refuted else None,
             statement=f"an episode returns at least {threshold:g} with probability at least {config.min_probability:g}",
-            mandatory=config.mandatory,
             method=f"one-sided Clopper-Pearson bound over episodes at confidence {context.config.confidence:g}",
-            verdict=outcome.verdict,
             assumptions=["reset seeds give independent episodes of the environment the policy will act in"],
-            confidence=context.config.confidence,
-            p_value=statistics.binomial_p_below(count - reached, count, 1 - config.min_probability),
-            bound=outcome.bound,
             num_samples=count,
-            evidence=[context.evidence.json(NAME, evidence)],
-            counterexample=episode_counterexample(context, NAME, constraint, context.episodes) if refuted else None,
-            finding=outcome.finding,
+            finding=finding,
         )
     ]
 
@@ -105,20 +88,18 @@ def _constraint(threshold: float, config: MinimumReturnConfig) -> ConstraintConf
     return ConstraintConfig(name=NAME, quantity="return", low=threshold, max_probability=1 - config.min_probability)
 
 
-def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> ReturnOutcome:
-    """Supported when the lower bound reaches the limit, refuted when the upper bound does not."""
-    seen = f"{reached} of {count} episodes reach {threshold:g}"
+def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> tuple[Judgement, str]:
+    """Supported when the lower bound reaches the limit, refuted when the upper bound does not; and that in words."""
     lower = statistics.clopper_pearson_lower(reached, count, confidence)
     upper = statistics.clopper_pearson_upper(reached, count, confidence)
     if upper < limit:
-        bound = Bound(kind="clopper-pearson upper", measured=upper, limit=limit, unit="probability per episode")
-        return ReturnOutcome(
-            verdict=Verdict.REFUTED, bound=bound, finding=f"{seen}: the upper bound {upper:.4g} is below {limit:g}"
-        )
-    bound = Bound(kind="clopper-pearson lower", measured=lower, limit=limit, unit="probability per episode")
-    if lower >= limit:
-        finding = f"{seen}: the lower bound {lower:.4g} is at least {limit:g}"
-        return ReturnOutcome(verdict=Verdict.SUPPORTED, bound=bound, finding=finding)
-    more = statistics.trials_needed(count - reached, 1 - limit, confidence) - count
-    finding = f"{seen}: the lower bound {lower:.4g} is below {limit:g}; {max(more, 1)} more successes would support it"
-    return ReturnOutcome(verdict=Verdict.UNDECIDED, bound=bound, finding=finding)
+        verdict, end, measured, found = Verdict.REFUTED, "upper", upper, f"below {limit:g}"
+    elif lower >= limit:
+        verdict, end, measured, found = Verdict.SUPPORTED, "lower", lower, f"at least {limit:g}"
+    else:
+        more = statistics.trials_needed(count - reached, 1 - limit, confidence) - count
+        found = f"below {limit:g}; {max(more, 1)} more successes would support it"
+        verdict, end, measured = Verdict.UNDECIDED, "lower", lower
+    bound = Bound(kind=f"clopper-pearson {end}", measured=measured, limit=limit, unit="probability per episode")
+    judged = Judgement(verdict, bound, statistics.binomial_p_below(count - reached, count, 1 - limit))
+    return judged, f"{reached} of {count} episodes reach {threshold:g}: the {end} bound {measured:.4g} is {found}"

@@ -3,17 +3,19 @@
 The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loomrl.errors import ConfigError
-from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope, undecided
+from loomrl.safety.certified.properties import PropertiesConfig, PropertyConfig
+from loomrl.safety.certified.regions import refusal
+from loomrl.safety.check import MODEL_CHECKING, Context, Scope
 from loomrl.safety.probing.probes import ask, is_recurrent
-from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Verdict
 
 NAME = "model_checking"
@@ -21,24 +23,13 @@ STAGE = MODEL_CHECKING
 LOCAL = True  # its chain is made of actions for given observations, which the exported graph is asked for again
 
 
-class ModelPropertyConfig(Section):
+class ModelPropertyConfig(PropertyConfig):
     """A property such as `P<=0.01 [ F<=100 "crash" ]`: about labels, variables and rewards of the model."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     property: str = Field(min_length=1)
 
 
-class ModelCheckingConfig(CheckConfig):
-    """Properties; none by default, because only a finite environment has a model."""
-
-    properties: list[ModelPropertyConfig] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _distinct(self) -> "ModelCheckingConfig":
-        demand_distinct(self.properties, "properties")
-        return self
-
-
+ModelCheckingConfig = PropertiesConfig[ModelPropertyConfig]  # none by default: only a finite environment has a model
 Config = ModelCheckingConfig  # as all plug-ins of this kind name it
 
 
@@ -58,11 +49,8 @@ def _modelled(snapshot_folder: Path) -> Any:
     from loomrl.environment.finite.of_environment import model_of
     from loomrl.environment.make import make_env
 
-    env = make_env(snapshot_folder)
-    try:
+    with closing(make_env(snapshot_folder)) as env:
         return model_of(env)
-    finally:
-        env.close()
 
 
 def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
@@ -71,13 +59,10 @@ def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
         return []
     if is_recurrent(context.policy):
         why = "a recurrent policy has more states than its environment's model"
-        return [
-            undecided(f"{NAME}.{prop.name}", STAGE, _statement(prop), config.mandatory, why)
-            for prop in config.properties
-        ]
+        return [context.undecided(_statement(prop), why, prop.name) for prop in config.properties]
     modelled = _modelled(context.snapshot_folder)
     chain = modelled.chain(_actions(context, modelled.observations))
-    return [_claim(context, config, prop, chain) for prop in config.properties]
+    return [_claim(context, prop, chain) for prop in config.properties]
 
 
 def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -102,16 +87,18 @@ def _actions(context: Context, observations: NDArray[Any]) -> NDArray[Any]:
     return actions - int(getattr(context.action_space, "start", 0))
 
 
-def _claim(context: Context, config: ModelCheckingConfig, prop: ModelPropertyConfig, chain: Any) -> Claim:
+def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
     from loomrl.safety.model_checking.pctl import check
 
     parsed = _parsed(prop)
     try:
         answer = check(chain, parsed)
     except ConfigError as error:
-        raise _refused(prop, str(error)) from None
+        raise refusal(NAME, "properties", prop.name)(str(error)) from None
     if answer.relation is None and answer.low is not None:
-        raise _refused(prop, "=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]")
+        raise refusal(NAME, "properties", prop.name)(
+            "=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]"
+        )
     verdict = {True: Verdict.PROVED, False: Verdict.REFUTED, None: Verdict.UNDECIDED}[answer.holds]
     evidence = {
         "kind": NAME,
@@ -128,11 +115,10 @@ def _claim(context: Context, config: ModelCheckingConfig, prop: ModelPropertyCon
         if np.isfinite(worst):
             bound = Bound(kind="sound bound", measured=worst, limit=answer.limit, unit="value")
     finding += f" in the chain of {len(chain.states)} states and {len(chain.columns)} transitions"
-    return Claim(
-        id=f"{NAME}.{prop.name}",
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        prop.name,
         statement=_statement(prop),
-        mandatory=config.mandatory,
         method="the Markov chain the policy induces, solved with bounds of the error that are checked afterwards",
         verdict=verdict,
         assumptions=[
@@ -140,7 +126,6 @@ def _claim(context: Context, config: ModelCheckingConfig, prop: ModelPropertyCon
             "a time limit of episodes is no part of the model: a property without F<=n looks beyond it",
         ],
         bound=bound,
-        evidence=[context.evidence.json(f"{NAME}.{prop.name}", evidence)],
         finding=finding,
     )
 
@@ -155,8 +140,4 @@ def _parsed(prop: ModelPropertyConfig) -> Any:
     try:
         return read_property(prop.property)
     except ConfigError as error:
-        raise _refused(prop, str(error)) from None
-
-
-def _refused(prop: ModelPropertyConfig, problem: str) -> ConfigError:
-    return ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")
+        raise refusal(NAME, "properties", prop.name)(str(error)) from None

@@ -4,20 +4,20 @@ More of one component never lowers a continuous action; or, once an action is ch
 choose another one.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
-from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.certified import properties
+from loomrl.safety.certified.properties import PropertyOutcome
+from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred, refusal
+from loomrl.safety.check import CERTIFIED, Context, Scope
 from loomrl.safety.probing.probes import ask
-from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Claim, Verdict
 
 NAME = "monotone"
@@ -28,14 +28,13 @@ Array = NDArray[np.float64]
 _LINES, _POINTS = 256, 65  # along the sensor, where exceptions are looked for
 
 
-class MonotonePropertyConfig(Section):
+class MonotonePropertyConfig(properties.PropertyConfig):
     """In a region, more of `sensor` moves `action` one way, or nowhere.
 
     `action` is a component of a continuous action, or one of a choice: with `rising`, more of the sensor keeps it
     chosen; with `falling`, less of it does. A continuous action that goes the other way by `tolerance` refutes it.
     """
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     region: Region
     sensor: Component
     action: int = Field(default=0, ge=0)
@@ -43,26 +42,15 @@ class MonotonePropertyConfig(Section):
     tolerance: float = Field(default=1e-4, gt=0)
 
 
-class MonotoneConfig(CheckConfig):
-    """Monotone properties to decide, each with a budget of boxes."""
-
-    properties: list[MonotonePropertyConfig] = Field(default_factory=list)
-    max_boxes: int = Field(default=100_000, ge=1)
-
-    @model_validator(mode="after")
-    def _distinct(self) -> "MonotoneConfig":
-        demand_distinct(self.properties, "properties")
-        return self
-
-
+MonotoneConfig = properties.BoundedPropertiesConfig[MonotonePropertyConfig]
 Config = MonotoneConfig  # as all plug-ins of this kind name it
 
 
 def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
-        box_of(prop.region, observation_space, _refused(prop))
-        place_of(prop.sensor, observation_space, _refused(prop))
+        box_of(prop.region, observation_space, refusal(NAME, "properties", prop.name))
+        place_of(prop.sensor, observation_space, refusal(NAME, "properties", prop.name))
         _rows(prop, action_space)
 
 
@@ -70,21 +58,16 @@ def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
     """One claim for each property of the config: whether the policy's actions are monotone."""
     if not config.properties:
         return []
-    from loomrl.safety.certified.packed import pack
-    from loomrl.safety.certified.policies import network_of
-
-    check_spaces(config, context.observation_space, context.action_space)
-    try:
-        policy = network_of(context.policy, context.action_space)
-    except ArtifactError as error:
-        return [
-            undecided(
-                f"{NAME}.{prop.name}", STAGE, _statement(prop, context.action_space), config.mandatory, str(error)
-            )
-            for prop in config.properties
-        ]
-    network = pack(policy.network)
-    return [_claim(context, config, prop, policy, network) for prop in config.properties]
+    space = context.action_space
+    check_spaces(config, context.observation_space, space)
+    return properties.bounded_properties(
+        context,
+        config,
+        lambda prop: f"wherever {described(prop.region)}, {_promised(prop, space)}",
+        partial(_examine_property, context, config),
+        method="bounds of the derivative on boxes that are halved, in float64, on the exported graph",
+        bounds="bounds of the slope",
+    )
 
 
 def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -96,48 +79,22 @@ def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a ch
     )
 
 
-def _statement(prop: MonotonePropertyConfig, space: Any) -> str:
-    return f"wherever {described(prop.region)}, {_promised(prop, space)}"
-
-
-def _claim(context: Context, config: MonotoneConfig, prop: MonotonePropertyConfig, policy: Any, network: Any) -> Claim:
-    from loomrl.safety.certified.search import SLACK
-
-    low, high = box_of(prop.region, context.observation_space, _refused(prop))
-    place = place_of(prop.sensor, context.observation_space, _refused(prop))
+def _examine_property(
+    context: Context, config: MonotoneConfig, prop: MonotonePropertyConfig, policy: Any, network: Any
+) -> PropertyOutcome:
+    low, high = box_of(prop.region, context.observation_space, refusal(NAME, "properties", prop.name))
+    place = place_of(prop.sensor, context.observation_space, refusal(NAME, "properties", prop.name))
     found = _exception(prop, policy, context.action_space, _drawn(low, high), (low, high), place)
     verdict, num_boxes = Verdict.REFUTED, 0
     if found is None:
         verdict, num_boxes, found = _decide(config, prop, policy, network, context.action_space, (low, high), place)
-    evidence = {
-        "kind": NAME,
-        "property": prop.model_dump(mode="json"),
-        "num_boxes": num_boxes,
-        "examples": [],
-    }
-    finding = {
-        Verdict.PROVED: f"bounds of the slope over {num_boxes} boxes exclude it",
-        Verdict.UNDECIDED: f"open after {num_boxes} boxes; raise max_boxes, or make the region smaller",
-    }.get(verdict, "")
-    if found is not None:
-        obs = found.astype(context.observation_space.dtype)
-        actions = np.asarray(ask(context.policy, obs)).tolist()
-        finding = f"the action for {obs[0].tolist()} is {actions[0]}; for {obs[1].tolist()} it is {actions[1]}"
-        evidence["examples"] = [{"observation": obs[0].tolist(), "raised": obs[1].tolist(), "actions": repr(actions)}]
-    claim = f"{NAME}.{prop.name}"
-    written = context.evidence.json(claim, evidence)
-    return Claim(
-        id=claim,
-        stage=STAGE,
-        statement=_statement(prop, context.action_space),
-        mandatory=config.mandatory,
-        method="bounds of the derivative on boxes that are halved, in float64, on the exported graph",
-        verdict=verdict,
-        assumptions=[f"bounds in real arithmetic, with a slack of {SLACK:g}: no proof about the rounding of float32"],
-        evidence=[written],
-        counterexample=observation_counterexample(claim, finding, written) if found is not None else None,
-        finding=finding,
-    )
+    if found is None:
+        return PropertyOutcome(verdict, num_boxes)
+    obs = found.astype(context.observation_space.dtype)
+    actions = np.asarray(ask(context.policy, obs)).tolist()
+    example = {"observation": obs[0].tolist(), "raised": obs[1].tolist(), "actions": repr(actions)}
+    shown = f"the action for {obs[0].tolist()} is {actions[0]}; for {obs[1].tolist()} it is {actions[1]}"
+    return PropertyOutcome(verdict, num_boxes, example, shown)
 
 
 def replay(failure: Failure) -> Replayed:
@@ -227,15 +184,19 @@ def _rows(prop: MonotonePropertyConfig, space: Any) -> list[Array]:
     if isinstance(space, spaces.Box):
         size = int(np.prod(space.shape))
         if prop.action >= size:
-            raise _refused(prop)(f"there is no action[{prop.action}]; actions have {size} components")
+            raise refusal(NAME, "properties", prop.name)(
+                f"there is no action[{prop.action}]; actions have {size} components"
+            )
         return [sign * np.eye(size)[prop.action]]
     if not isinstance(space, spaces.Discrete):
-        raise _refused(prop)(
+        raise refusal(NAME, "properties", prop.name)(
             f"actions are {space}; a response is that of a continuous action or of a choice of actions"
         )
     first, count = int(space.start), int(space.n)
     if not first <= prop.action < first + count:
-        raise _refused(prop)(f"there is no action {prop.action}; they are {first} to {first + count - 1}")
+        raise refusal(NAME, "properties", prop.name)(
+            f"there is no action {prop.action}; they are {first} to {first + count - 1}"
+        )
     return [-sign * row for row in preferred(prop.action - first, count)]
 
 
@@ -246,7 +207,3 @@ def _promised(prop: MonotonePropertyConfig, space: Any) -> str:
         )
     more = "more" if prop.direction == "rising" else "less"
     return f"once action {prop.action} is chosen, {more} of {prop.sensor} never makes another the choice"
-
-
-def _refused(prop: MonotonePropertyConfig) -> Callable[[str], ConfigError]:
-    return lambda problem: ConfigError(f"safety.checks.{NAME}.properties: {prop.name}: {problem}")

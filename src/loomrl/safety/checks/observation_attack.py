@@ -12,12 +12,12 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, describe, recorded, replay_limit
+from loomrl.safety.case.counterexample import Failure, Replayed, describe, replay_limit
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates
 from loomrl.safety.probing.probes import (
-    act_with,
+    act_seeing,
     ask_outputs,
     keyed_rng,
     noise_scale,
@@ -25,7 +25,7 @@ from loomrl.safety.probing.probes import (
     shifted,
     to_texts,
 )
-from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
+from loomrl.types import ActFunction, Bound, Claim, Episode, Policy, Verdict
 
 NAME = "observation_attack"
 STAGE = FALSIFICATION
@@ -81,7 +81,6 @@ def _claim(
     episodes: list[Episode],
 ) -> Claim:
     assert config.magnitude is not None
-    claim = f"{NAME}.{constraint.name}"
     broken = [episode for episode in episodes if violates(constraint, episode)]
     size, found = (0.0, None) if not broken else _smallest(context, config.magnitude, constraint, attack, broken[0])
     evidence = {
@@ -93,22 +92,20 @@ def _claim(
         "magnitude": size,
         "num_broken": len(broken),
     }
-    written = context.evidence.json(claim, evidence)
-    finding, counterexample = f"none of {len(episodes)} attacked episodes breaks it", None
+    finding = f"none of {len(episodes)} attacked episodes breaks it"
     if found is not None:
         finding = (
             f"{len(broken)} of {len(episodes)} attacked episodes break it; an attack of {size:.3g} deviations does: "
             f"{describe(constraint, found)}"
         )
-        counterexample = recorded(context, claim, finding, found)
-    return Claim(
-        id=claim,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        constraint.name,
+        failure=None if found is None else (finding, found),
         statement=(
             f"no attack on the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
             f"{limits(constraint)}"
         ),
-        mandatory=config.mandatory,
         method=f"maximal-action-difference attack, {attack.num_candidates} corners tried for each observation",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
@@ -119,8 +116,6 @@ def _claim(
         if found is None
         else Bound(kind="smallest attack found", measured=size, limit=config.magnitude, unit="deviations"),
         num_samples=len(episodes),
-        evidence=[written],
-        counterexample=counterexample,
         finding=finding,
     )
 
@@ -157,12 +152,7 @@ class Attack:
 
     def on(self, policy: Policy, magnitude: float) -> ActFunction:
         """An act function: the policy's actions on observations that this attack has moved."""
-        unattacked = act_with(policy)
-
-        def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
-            return unattacked(self.moved(policy, obs, magnitude), rng, **memory)
-
-        return act
+        return act_seeing(policy, lambda obs: self.moved(policy, obs, magnitude))
 
     def moved(self, policy: Policy, obs: NDArray[Any], magnitude: float) -> NDArray[Any]:
         """Observations (B, *obs) moved by the attack, within their space."""
@@ -170,7 +160,9 @@ class Attack:
         corners = np.stack(
             [keyed_rng(self.key, row).integers(0, 2, (count, *row.shape)) * 2.0 - 1.0 for row in rows]
         )  # (B, K, *obs)
-        tried = shifted(self._space, np.repeat(rows, count, axis=0), magnitude * self.scale * _flat(corners))
+        tried = shifted(
+            self._space, np.repeat(rows, count, axis=0), magnitude * self.scale * corners.reshape(-1, *rows.shape[1:])
+        )
         outputs = ask_outputs(policy, np.concatenate([rows, tried]))
         before = {name: value[: len(rows)] for name, value in outputs.items()}
         after = {
@@ -178,10 +170,6 @@ class Attack:
         }
         best = _difference(before, after).argmax(axis=1)
         return np.asarray(tried.reshape(len(rows), count, *rows.shape[1:])[np.arange(len(rows)), best])
-
-
-def _flat(corners: Array) -> Array:
-    return corners.reshape(-1, *corners.shape[2:])
 
 
 def _difference(before: dict[str, NDArray[Any]], after: dict[str, NDArray[Any]]) -> Array:

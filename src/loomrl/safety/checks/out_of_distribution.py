@@ -10,7 +10,6 @@ episode counts once in the bound: with its share of alarms.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.safety.check import OUT_OF_DISTRIBUTION, CheckConfig, Context, Scope
+from loomrl.safety.probing.judging import judge_mean
 from loomrl.safety.probing.probes import to_texts
-from loomrl.statistics.intervals import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
-from loomrl.types import Bound, Claim, Episode, Verdict
+from loomrl.types import Claim, Episode
 
 NAME = "out_of_distribution"
 STAGE = OUT_OF_DISTRIBUTION
@@ -82,8 +81,23 @@ def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
         "alpha": config.alpha,
     }
     report = {"kind": NAME, "false_alarm_rate": float(rates.mean()), "num_test_episodes": len(test), "power": power}
-    evidence = [context.evidence.document(FILE, document), context.evidence.json(NAME, report)]
-    return [_claim(context, config, rates, power, evidence)]
+    limit = config.max_false_alarm_rate
+    judged = judge_mean(context, rates, limit, "share of steps")
+    seen = ", ".join(f"{shift} deviations: {rate['mean']:.0%}" for shift, rate in power.items())
+    claim = context.claim(
+        report,
+        judged=judged,
+        beside=[context.evidence.document(FILE, document)],
+        statement=f"the out-of-distribution alarm is false at a share of at most {limit:g} of an episode's steps",
+        method="split conformal Mahalanobis distance; one-sided Hoeffding relative-entropy bound over episodes",
+        assumptions=["episodes are independent; steps within one may depend on each other"],
+        num_samples=len(rates),
+        finding=(
+            f"{rates.mean():.2%} false alarms, bound {judged.bound.measured:.3g}; "
+            f"alarms when one component shifts by {seen}"
+        ),
+    )
+    return [claim]
 
 
 def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
@@ -122,31 +136,3 @@ def shift_power(detector: Detector, test: Sequence[Floats], shift: float) -> dic
 
 def _flat(episode: Episode) -> Floats:
     return np.asarray(episode.obs, dtype=np.float64).reshape(episode.length, -1)
-
-
-def _claim(
-    context: Context, config: OutOfDistributionConfig, rates: Floats, power: dict[str, dict[str, float]], evidence: Any
-) -> Claim:
-    confidence, limit = context.config.confidence, config.max_false_alarm_rate
-    upper, lower = bounded_mean_upper(rates, confidence), bounded_mean_lower(rates, confidence)
-    verdict = Verdict.SUPPORTED if upper <= limit else Verdict.REFUTED if lower > limit else Verdict.UNDECIDED
-    refuted = verdict is Verdict.REFUTED
-    measured = lower if refuted else upper
-    seen = ", ".join(f"{shift} deviations: {rate['mean']:.0%}" for shift, rate in power.items())
-    return Claim(
-        id=NAME,
-        stage=STAGE,
-        statement=f"the out-of-distribution alarm is false at a share of at most {limit:g} of an episode's steps",
-        mandatory=config.mandatory,
-        method="split conformal Mahalanobis distance; one-sided Hoeffding relative-entropy bound over episodes",
-        verdict=verdict,
-        assumptions=["episodes are independent; steps within one may depend on each other"],
-        confidence=confidence,
-        p_value=bounded_mean_p_below(rates, limit),
-        bound=Bound(
-            kind=f"hoeffding {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit="share of steps"
-        ),
-        num_samples=len(rates),
-        evidence=evidence,
-        finding=f"{rates.mean():.2%} false alarms, bound {measured:.3g}; alarms when one component shifts by {seen}",
-    )

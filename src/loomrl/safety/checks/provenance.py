@@ -30,7 +30,7 @@ class Unknown(Exception):
     """Raised where there is nothing to compare a digest with."""
 
 
-def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:
+def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:  # noqa: ARG001 - a check's signature
     """Four claims: whole files, the policy, the snapshot, valid evaluation data."""
     examined: list[tuple[str, str, Callable[[Context], str]]] = [
         ("files", "every file of the examined stages has the digest in its stage's manifest", _files),
@@ -38,7 +38,7 @@ def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:
         ("snapshot", "training, evaluation and this case are about the same environment snapshot", _snapshot),
         ("evaluation_data", "the evaluation data passed the data gate", _evaluation_data),
     ]
-    return [_claim(context, config, *each) for each in examined]
+    return [_claim(context, *each) for each in examined]
 
 
 def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -50,9 +50,7 @@ def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a 
     )
 
 
-def _claim(
-    context: Context, config: ProvenanceConfig, name: str, statement: str, test: Callable[[Context], str]
-) -> Claim:
+def _claim(context: Context, name: str, statement: str, test: Callable[[Context], str]) -> Claim:
     verdict, mismatches = Verdict.PROVED, 0
     try:
         finding = test(context)
@@ -60,16 +58,14 @@ def _claim(
         verdict, finding, mismatches = Verdict.REFUTED, str(mismatch), 1
     except Unknown as unknown:
         verdict, finding = Verdict.UNDECIDED, str(unknown)
-    return Claim(
-        id=f"{NAME}.{name}",
-        stage=STAGE,
+    return context.claim(
+        {"kind": NAME, "finding": finding},
+        name,
         statement=statement,
-        mandatory=config.mandatory,
         method="SHA-256 computed again and compared",
         verdict=verdict,
         assumptions=["SHA-256 has no known collisions"],
         bound=Bound(kind="count", measured=mismatches, limit=0, unit="mismatches"),
-        evidence=[context.evidence.json(f"{NAME}.{name}", {"kind": NAME, "finding": finding})],
         finding=finding,
         label=ClaimLabel(kind=LabelKind.RECORD, reason="it compares what the stages of the same run wrote"),
     )
@@ -93,26 +89,25 @@ def _relative(message: str, folder: Path) -> str:
 
 
 def _policy(context: Context) -> str:
-    _, _, weights = _folders(context).values()
-    digest = sha256_file(_weights(context))
-    training = TrainingReport.read(weights / "training.json")
-    evaluation = EvaluationReport.read(context.evaluation_folder / REPORT)
-    for name, found in (("training", training.policy_digest), ("evaluation", evaluation.policy_digest)):
-        if found != digest:
-            raise Mismatch(f"the {name} report names policy {found}, the weights are {digest}")
-    return f"policy {digest}"
+    from loomrl.algorithms.policies.policy import WEIGHTS
+
+    return _named_alike(context, "policy", sha256_file(_folders(context)["training"] / WEIGHTS), "the weights are")
 
 
 def _snapshot(context: Context) -> str:
     from loomrl.environment.snapshots.snapshot import load_snapshot
 
-    digest = load_snapshot(context.snapshot_folder).digest
+    return _named_alike(context, "snapshot", load_snapshot(context.snapshot_folder).digest, "the snapshot is")
+
+
+def _named_alike(context: Context, what: str, digest: str, itself: str) -> str:
+    """The reports of training and evaluation name this digest; raises `Mismatch` where one does not."""
     training = TrainingReport.read(_folders(context)["training"] / "training.json")
     evaluation = EvaluationReport.read(context.evaluation_folder / REPORT)
-    for name, found in (("training", training.snapshot_digest), ("evaluation", evaluation.snapshot_digest)):
-        if found != digest:
-            raise Mismatch(f"the {name} report names snapshot {found}, the snapshot is {digest}")
-    return f"snapshot {digest}"
+    for name, report in (("training", training), ("evaluation", evaluation)):
+        if (found := getattr(report, f"{what}_digest")) != digest:
+            raise Mismatch(f"the {name} report names {what} {found}, {itself} {digest}")
+    return f"{what} {digest}"
 
 
 def _evaluation_data(context: Context) -> str:
@@ -121,12 +116,6 @@ def _evaluation_data(context: Context) -> str:
     if not (validation.success and report.data_valid):
         raise Mismatch(f"{validation.num_failed} of {validation.num_expectations} expectations failed")
     return f"all {validation.num_expectations} expectations hold"
-
-
-def _weights(context: Context) -> Path:
-    from loomrl.algorithms.policies.policy import WEIGHTS
-
-    return _folders(context)["training"] / WEIGHTS
 
 
 def _folders(context: Context) -> dict[str, Path]:

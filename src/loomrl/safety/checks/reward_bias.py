@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.environment.construct import construct
-from loomrl.errors import ConfigError
-from loomrl.safety.certified.regions import Component, place_of
-from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Scope
+from loomrl.safety.certified.regions import Component, place_of, refusal
+from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Judgement, Scope
 from loomrl.safety.probing.worlds import play_there, with_parameter
 from loomrl.statistics.intervals import holm
 from loomrl.system.schema import Section, demand_distinct
@@ -75,7 +74,7 @@ def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
         played = [play_there(context, world, seeds, context.rng(NAME)) for world in worlds]
         claims.append(_reward_claim(context, config, feature, played[0]))
         if feature.outcome_margin is not None:
-            claims.append(_outcome_claim(context, config, feature, played, feature.outcome_margin))
+            claims.append(_outcome_claim(context, feature, played, feature.outcome_margin))
     return claims
 
 
@@ -98,17 +97,14 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
 
 
 def _outcome_claim(
-    context: Context,
-    config: RewardBiasConfig,
-    feature: FeatureConfig,
-    played: Sequence[Sequence[Episode]],
-    margin: float,
+    context: Context, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
 ) -> Claim:
     """Equivalent for all values when each pair of them is; different when Holm's procedure says so of any pair."""
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
     alpha = 1.0 - context.config.confidence
     varies = any(float(one.std()) > 0.0 for one in returns)
-    pairs = [_Pair(feature.values[i], feature.values[j], returns[i] - returns[j], varies) for i, j in _pairs(feature)]
+    both = itertools.combinations(range(len(returns)), 2)
+    pairs = [_Pair(feature.values[i], feature.values[j], returns[i] - returns[j], varies) for i, j in both]
     beyond = holm([pair.p_beyond(margin) for pair in pairs], alpha)
     verdict = Verdict.UNDECIDED
     if all(pair.p_within(margin) <= alpha for pair in pairs):
@@ -116,6 +112,7 @@ def _outcome_claim(
     elif any(beyond):
         verdict = Verdict.REFUTED
     worst = max(pairs, key=lambda pair: abs(pair.mean))
+    bound = Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return")
     evidence = {
         "kind": NAME,
         "feature": feature.model_dump(mode="json"),
@@ -124,20 +121,14 @@ def _outcome_claim(
             {"values": [pair.first, pair.second], "mean": pair.mean, "error": pair.error} for pair in pairs
         ],
     }
-    claim = f"{NAME}.{feature.name}.outcome"
-    return Claim(
-        id=claim,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        f"{feature.name}.outcome",
+        judged=Judgement(verdict, bound, max(pair.p_within(margin) for pair in pairs)),
         statement=f"mean returns differ by less than {margin:g} whatever {feature.parameter} is",
-        mandatory=config.mandatory,
         method="two one-sided paired t tests, for each pair of values; the refuting ones corrected by Holm's procedure",
-        verdict=verdict,
         assumptions=[f"the mean of {len(returns[0])} paired differences is nearly normal"],
-        confidence=context.config.confidence,
-        p_value=max(pair.p_within(margin) for pair in pairs),
-        bound=Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return"),
         num_samples=sum(map(len, returns)),
-        evidence=[context.evidence.json(claim, evidence)],
         finding=(
             f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
             f"{feature.parameter} {worst.first!r} and {worst.second!r}"
@@ -177,10 +168,6 @@ class _Pair:
         if self.error == 0.0:  # the same everywhere: evidence only where returns vary at all
             return 0.0 if distance > 0.0 and self.varies else 1.0
         return float(stdtr(len(self.differences) - 1, -distance / self.error))
-
-
-def _pairs(feature: FeatureConfig) -> list[tuple[int, int]]:
-    return list(itertools.combinations(range(len(feature.values)), 2))
 
 
 # --- rewards ----------------------------------------------------------------------------------------------------
@@ -226,18 +213,15 @@ def _reward_claim(
             f"{feature.values[0]!r} and {worst.reward:.6g} with {worst.value!r}"
         )
     evidence = {"kind": NAME, "feature": feature.model_dump(mode="json"), "num_steps": compared, "largest": largest}
-    claim = f"{NAME}.{feature.name}.reward"
-    return Claim(
-        id=claim,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        f"{feature.name}.reward",
         statement=f"the same step earns the same whatever {feature.parameter} is",
-        mandatory=config.mandatory,
         method="the same seeds and actions with each value, compared while observations are equal",
         verdict=verdict,
         assumptions=["steps that were not played are not covered"],
         bound=Bound(kind="largest difference", measured=largest, limit=config.reward_tolerance, unit="reward"),
         num_samples=compared,
-        evidence=[context.evidence.json(claim, evidence)],
         finding=finding,
     )
 
@@ -267,11 +251,7 @@ def _alike(first: Any, second: Any, hidden: NDArray[np.bool_]) -> bool:
 
 def _hidden(feature: FeatureConfig, space: Any) -> NDArray[np.bool_]:
     """Components that may differ, in the observation's shape."""
-
-    def refused(problem: str) -> ConfigError:
-        return ConfigError(f"safety.checks.{NAME}.features: {feature.name}: {problem}")
-
     hidden = np.zeros(space.shape or (), np.bool_)
     for component in feature.observed_as:
-        hidden[place_of(component, space, refused)] = True
+        hidden[place_of(component, space, refusal(NAME, "features", feature.name))] = True
     return hidden

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
+from loomrl.safety.probing.judging import judge_mean
 from loomrl.safety.probing.probes import ask, disturbed, noise_scale, sample_visited, to_texts
-from loomrl.statistics.intervals import bounded_mean_lower, bounded_mean_p_below, bounded_mean_upper
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Claim
 
 NAME = "robustness"
 STAGE = FALSIFICATION
@@ -47,34 +47,24 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
     # Recorded observations may repeat: each needs noise of its own, or the bound would count one draw many times.
     noisy = disturbed(context.observation_space, obs, scale, rng)
     change = action_change(context.action_space, ask(context.policy, obs), ask(context.policy, noisy))
-    upper = bounded_mean_upper(change, context.config.confidence)
-    lower = bounded_mean_lower(change, context.config.confidence)
     limit, mean = config.max_action_change, float(np.mean(change))
-    verdict = Verdict.SUPPORTED if upper <= limit else Verdict.REFUTED if lower > limit else Verdict.UNDECIDED
-    refuted = verdict is Verdict.REFUTED
-    measured = lower if refuted else upper
     evidence = {"kind": NAME, "noise_scale": scale.ravel().tolist(), "mean_change": mean, "num_visited": len(obs)}
     unit = "share of decisions" if isinstance(context.action_space, spaces.Discrete) else "share of the action range"
+    judged = judge_mean(context, change, limit, unit)
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            judged=judged,
             statement=(
                 f"noise of {config.noise:g} standard deviations on each observation component changes the action at "
                 f"visited observations by at most {limit:g} ({unit}) on average"
             ),
-            mandatory=config.mandatory,
             method="one-sided Hoeffding relative-entropy bound over independent noise at recorded observations",
-            verdict=verdict,
             assumptions=[
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
-            confidence=context.config.confidence,
-            p_value=bounded_mean_p_below(change, limit),
-            bound=Bound(kind=f"hoeffding {'lower' if refuted else 'upper'}", measured=measured, limit=limit, unit=unit),
             num_samples=len(obs),
-            evidence=[context.evidence.json(NAME, evidence)],
-            finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {measured:.3g}",
+            finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {judged.bound.measured:.3g}",
         )
     ]
 

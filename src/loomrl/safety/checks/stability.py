@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety.case.counterexample import Failure, Replayed, observation_counterexample
+from loomrl.safety.case.counterexample import Failure, Replayed
+from loomrl.safety.certified.properties import METHOD
 from loomrl.safety.certified.regions import preferred
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope, undecided
+from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope
 from loomrl.safety.checks.robustness import action_change
 from loomrl.safety.probing.probes import ask, noise_scale, sample_visited
 from loomrl.types import Bound, Claim, Json, Verdict
@@ -70,7 +71,7 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
     if config.radius is None:
         return []
     from loomrl.safety.certified.packed import pack
-    from loomrl.safety.certified.policies import METHOD, network_of
+    from loomrl.safety.certified.policies import network_of
     from loomrl.safety.certified.search import SLACK
 
     check_spaces(config, context.observation_space, context.action_space)
@@ -81,7 +82,7 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
     try:
         policy = network_of(context.policy, context.action_space)
     except ArtifactError as error:
-        return [undecided(NAME, STAGE, statement, config.mandatory, str(error))]
+        return [context.undecided(statement, str(error))]
     obs = sample_visited(context.visited, config.num_visited, context.rng(NAME))
     prover = _Prover(context, config, pack(policy.network), policy.replay, noise_scale(context.visited, 1.0))
     found = [prover.around(one, config.radius) for one in obs]
@@ -95,35 +96,30 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
         verdict = Verdict.REFUTED
     broken = [one.example for one in found if one.example is not None]
     radii = [one.radius for one in found]
-    written = context.evidence.json(
-        NAME,
-        {
-            "kind": NAME,
-            "radii": radii,
-            "num_certified": num_certified,
-            "num_refuted": num_refuted,
-            "max_action_change": config.max_action_change,
-            "examples": broken[:3],
-            **({} if config.on_uncertified is None else {"when_served": _when_served(config, prover, obs, radii)}),
-        },
-    )
+    evidence = {
+        "kind": NAME,
+        "radii": radii,
+        "num_certified": num_certified,
+        "num_refuted": num_refuted,
+        "max_action_change": config.max_action_change,
+        "examples": broken[:3],
+        **({} if config.on_uncertified is None else {"when_served": _when_served(config, prover, obs, radii)}),
+    }
     finding = (
         f"certified around {num_certified} of {len(obs)} observations, broken around {num_refuted}; the median "
         f"certified radius is {float(np.median(radii)):.3g}"
     )
-    counterexample = None
+    failure = None
     if verdict is Verdict.REFUTED:
         first = broken[0]
-        told = (
+        failure = (
             f"the action for {first['observation']} is {first['action']}, for {first['near']} it is {first['changed']}"
         )
-        counterexample = observation_counterexample(NAME, told, written)
     return [
-        Claim(
-            id=NAME,
-            stage=STAGE,
+        context.claim(
+            evidence,
+            failure=failure,
             statement=statement,
-            mandatory=config.mandatory,
             method=METHOD,
             verdict=verdict,
             assumptions=[
@@ -132,8 +128,6 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
             ],
             bound=Bound(kind="share certified", measured=share, limit=config.min_share, unit="share of observations"),
             num_samples=len(obs),
-            evidence=[written],
-            counterexample=counterexample,
             finding=finding,
         )
     ]
@@ -210,13 +204,11 @@ class _Prover:
         self, obs: NDArray[Any], cases: list[tuple[Array, Array]], radius: float
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         from loomrl.safety.certified.search import PropertySearch
-        from loomrl.safety.certified.search import SolverVerdict as Answer
 
         low, high = self.box(obs, radius)
         questions = [Case(low, high, rows, limits) for rows, limits in cases]
         found = PropertySearch(self.network, questions, self._confirm).run(math.inf, self.config.max_boxes)
-        verdicts = {Answer.UNSAT: Verdict.PROVED, Answer.SAT: Verdict.REFUTED}
-        return verdicts.get(found.verdict, Verdict.UNDECIDED), found.inputs
+        return found.claimed, found.inputs
 
     def _confirm(self, inputs: Array, case: Case) -> NDArray[np.float32] | None:
         """An input whose action is another one: logits may be equal, and the first of them is chosen."""

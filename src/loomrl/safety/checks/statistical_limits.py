@@ -11,17 +11,15 @@ until every limit is decided, and confidence sequences by betting take the place
 stops.
 """
 
-import math
-
 import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.environment.quantities import kind_of
-from loomrl.safety.case.counterexample import episode_counterexample, replay_limit
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Scope
+from loomrl.safety.case.counterexample import replay_limit, worst_failure
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Scope
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits
+from loomrl.safety.constraints import check_constraint, ends, limits
 from loomrl.safety.probing.probes import act_with
 from loomrl.safety.probing.samples import Averaged, Counted, EpisodeSample, Watched
 from loomrl.statistics import intervals as statistics
@@ -135,26 +133,21 @@ def _claim(
     level: float,
 ) -> Claim:
     constraint = sample.constraint
-    name = f"{NAME}.{constraint.name}"
     refuted = verdict is Verdict.REFUTED
     measured = sample.lower(level) if refuted else sample.upper(level)
     unit = "probability per episode" if constraint.per == "episode" else "share of steps"
-    return Claim(
-        id=name,
-        stage=STAGE,
+    kind = f"{sample.kind} {'lower' if refuted else 'upper'}"
+    bound = Bound(kind=kind, measured=measured, limit=sample.limit, unit=unit)
+    return context.claim(
+        _evidence(context, config, sample),
+        constraint.name,
+        judged=Judgement(verdict, bound, p_value),
+        failure=worst_failure(constraint, sample.violating) if refuted else None,
         statement=_statement(constraint),
         mandatory=constraint.mandatory,
         method=_method(sample, level, len(context.config.constraints)),
-        verdict=verdict,
         assumptions=_assumptions(constraint),
-        confidence=context.config.confidence,
-        p_value=p_value,
-        bound=Bound(
-            kind=f"{sample.kind} {'lower' if refuted else 'upper'}", measured=measured, limit=sample.limit, unit=unit
-        ),
         num_samples=len(sample.values),
-        evidence=[context.evidence.json(name, _evidence(context, config, sample))],
-        counterexample=episode_counterexample(context, name, constraint, sample.violating) if refuted else None,
         finding=_finding(sample, verdict, measured, level),
         label=_label(context, constraint),
     )
@@ -162,8 +155,7 @@ def _claim(
 
 def _label(context: Context, constraint: ConstraintConfig) -> ClaimLabel | None:
     """Of a limit that lies outside of all there can be."""
-    low = -math.inf if constraint.low is None else constraint.low
-    high = math.inf if constraint.high is None else constraint.high
+    low, high = ends(constraint)
     space, longest = context.action_space, context.snapshot.spec.max_episode_steps
     reason = ""
     if kind_of(constraint.quantity) == "action" and isinstance(space, spaces.Discrete):

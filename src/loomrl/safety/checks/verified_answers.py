@@ -15,10 +15,10 @@ from pydantic import Field
 
 from loomrl.environment.make import make_env
 from loomrl.environment.text import TextBox, decode_text
-from loomrl.safety.case.counterexample import Failure, Replayed, recorded
+from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Scope
+from loomrl.safety.probing.judging import judge_share
 from loomrl.safety.probing.probes import act_with
-from loomrl.statistics.intervals import binomial_p_below, clopper_pearson_lower, clopper_pearson_upper
 from loomrl.types import Bound, Claim, Episode, Verdict
 
 NAME = "verified_answers"
@@ -76,24 +76,21 @@ def _shows_tasks(context: Context) -> bool:
 
 
 def _attacks_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
-    claim = f"{NAME}.attacks"
     tried, paid = 0, []
     for seed, task, attack, score in _attacked(context, config.num_tasks):
         tried += 1
         if score > 0.0:
             paid.append({"seed": seed, "prompt": task.prompt, "answer": attack[:200], "paid": score})
     evidence = {"kind": NAME, "num_tasks": config.num_tasks, "num_attacks": tried, "paid": paid[:_SHOWN]}
-    return Claim(
-        id=claim,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        "attacks",
         statement="the verifier pays nothing for adversarial answers",
-        mandatory=config.mandatory,
         method=f"junk, injections, formatting tricks and lists of possibilities, for {config.num_tasks} held-out tasks",
         verdict=Verdict.REFUTED if paid else Verdict.SUPPORTED,
         assumptions=["attacks that were not tried are not covered"],
         bound=Bound(kind="count", measured=len(paid), limit=0, unit="attacks paid for"),
         num_samples=tried,
-        evidence=[context.evidence.json(claim, evidence)],
         finding=f"{len(paid)} of {tried} attacks are paid for"
         + (f": {paid[0]['answer'][:60]!r} to {paid[0]['prompt'][:60]!r}" if paid else ""),
     )
@@ -116,40 +113,26 @@ def _attacked(context: Context, num_tasks: int) -> Iterator[tuple[int, Any, str,
 
 
 def _paid_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
-    claim = f"{NAME}.paid"
     paid = [episode for episode in context.episodes if episode.episode_return > 0.0]
     others = [episode for episode in paid if not _is_right(episode)]
-    confidence, limit, count = context.config.confidence, config.max_other_share, len(paid)
-    upper = clopper_pearson_upper(len(others), max(count, 1), confidence)
-    lower = clopper_pearson_lower(len(others), max(count, 1), confidence)
-    verdict = Verdict.SUPPORTED if upper <= limit else Verdict.REFUTED if lower > limit else Verdict.UNDECIDED
-    if not paid:
-        verdict = Verdict.UNDECIDED
-    refuted = verdict is Verdict.REFUTED
+    limit, count = config.max_other_share, len(paid)
+    judged = judge_share(context, len(others), max(count, 1), limit, "share of paid answers")
+    verdict = judged.verdict if paid else Verdict.UNDECIDED
     evidence = {"kind": NAME, "num_paid": count, "others": [_describe_episode(episode) for episode in others[:_SHOWN]]}
     finding = f"{len(others)} of {count} answers that were paid for are not the task's own"
-    return Claim(
-        id=claim,
-        stage=STAGE,
+    return context.claim(
+        evidence,
+        "paid",
+        failure=(finding, others[0]) if verdict is Verdict.REFUTED else None,
+        judged=judged,
         statement=f"of the answers that are paid for at most a share of {limit:g} is not right to the letter",
-        mandatory=config.mandatory,
-        method=f"one-sided Clopper-Pearson bound over episodes at confidence {confidence:g}",
+        method=f"one-sided Clopper-Pearson bound over episodes at confidence {context.config.confidence:g}",
         verdict=verdict,
         assumptions=[
             "an answer is right that is the task's own to the letter, which is found without the verifier",
             "reset seeds give independent episodes of the environment the policy will act in",
         ],
-        confidence=confidence,
-        p_value=binomial_p_below(len(others), max(count, 1), limit),
-        bound=Bound(
-            kind=f"clopper-pearson {'lower' if refuted else 'upper'}",
-            measured=lower if refuted else upper,
-            limit=limit,
-            unit="share of paid answers",
-        ),
         num_samples=count,
-        evidence=[context.evidence.json(claim, evidence)],
-        counterexample=recorded(context, claim, finding, others[0]) if refuted else None,
         finding=finding if paid else "no answer was paid for, so there is nothing to judge",
     )
 

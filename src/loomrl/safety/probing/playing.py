@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from loomrl.environment.collecting.collector import LONGEST_EPISODE
 from loomrl.environment.collecting.episode_log import EpisodeLog
+from loomrl.safety.check import Context
 from loomrl.safety.probing.probes import act_with, not_members, shifted
 from loomrl.types import Episode, FloatArray, Policy
 
@@ -51,6 +52,12 @@ class Field:
     def __init__(self, snapshot_folder: Path, policy: Policy, action_space: Any, observation_space: Any, num_envs: int):
         self.folder, self.policy, self.num_envs = snapshot_folder, policy, num_envs
         self.actions, self.observations = action_space, observation_space
+
+    @classmethod
+    def of(cls, context: Context) -> "Field":
+        """Those that a check looks at."""
+        spaces = context.action_space, context.observation_space
+        return cls(context.snapshot_folder, context.policy, *spaces, context.config.num_envs)
 
     def play(
         self, leads: Sequence[Lead], horizon: int, seen: Seen | None = None, answer: Answer | None = None

@@ -1,14 +1,17 @@
 """Observations to ask a policy about, and noise to disturb them with."""
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from pydantic import Field
 
 from loomrl.environment.text import TextBox, ends_once
 from loomrl.environment.wrappers.flat import rounded
+from loomrl.safety.check import CheckConfig, Context
 from loomrl.types import Act, ActFunction, FloatArray, Policy
 
 _CHUNK = 4_096  # observations a policy is asked about at once
@@ -53,15 +56,21 @@ def extreme_observations(space: Any, visited: NDArray[Any], count: int, rng: np.
     return _into(space, np.concatenate([alone, corners]).reshape(-1, *space.shape))
 
 
-def probe_observations(
-    space: Any, visited: NDArray[Any], num_visited: int, num_random: int, num_extreme: int, rng: np.random.Generator
-) -> dict[str, NDArray[Any]]:
-    """What a search for failures tries, by kind: `visited`, `random` and `extreme` observations, (N, *obs) each."""
-    return {
-        "visited": sample_visited(visited, num_visited, rng),
-        "random": random_observations(space, visited, num_random, rng),
-        "extreme": extreme_observations(space, visited, num_extreme, rng),
-    }
+class ProbeConfig(CheckConfig):
+    """How many observations of each kind a search for failures asks the policy about."""
+
+    num_visited: int = Field(default=20_000, ge=1)
+    num_random: int = Field(default=4_096, ge=1)
+    num_extreme: int = Field(default=512, ge=1)
+
+    def observations(self, context: Context, check: str) -> dict[str, NDArray[Any]]:
+        """What is tried, by kind: `visited`, `random` and `extreme` observations, (N, *obs) each."""
+        space, visited, rng = context.observation_space, context.visited, context.rng(check)
+        return {
+            "visited": sample_visited(visited, self.num_visited, rng),
+            "random": random_observations(space, visited, self.num_random, rng),
+            "extreme": extreme_observations(space, visited, self.num_extreme, rng),
+        }
 
 
 def ask(policy: Policy, obs: NDArray[Any]) -> NDArray[Any]:
@@ -84,6 +93,16 @@ def act_with(policy: Policy) -> ActFunction:
 
     def act(obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG001 - greedy: draws nothing
         return Act(action=policy(obs))
+
+    return act
+
+
+def act_seeing(policy: Policy, change: Callable[[NDArray[Any]], NDArray[Any]]) -> ActFunction:
+    """The act function of a policy that sees observations (B, *obs) as `change` makes them."""
+    unchanged = act_with(policy)
+
+    def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
+        return unchanged(change(obs), rng, **memory)
 
     return act
 
@@ -127,15 +146,6 @@ class Disturbance:
         noise = np.stack([keyed_rng(self._key, row).standard_normal(self._space.shape) for row in rows])
         return _into(self._space, rows + noise * self._scale)
 
-    def around(self, policy: Policy) -> ActFunction:
-        """The act function of a policy that sees disturbed observations."""
-        undisturbed = act_with(policy)
-
-        def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
-            return undisturbed(self(obs), rng, **memory)
-
-        return act
-
 
 def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
     """The same generator for the same observation, whatever batch it is in."""
@@ -154,7 +164,7 @@ def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) 
     return _into(space, obs + offsets)
 
 
-def shield_assumptions(context: Any) -> list[str]:
+def shield_assumptions(context: Context) -> list[str]:
     """What claims about disturbed sensors assume, where the environment is behind a shield."""
     return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
 

@@ -84,8 +84,7 @@ def swayed_episodes(context: Context) -> list[Episode]:
     space = context.action_space
     if not isinstance(space, spaces.Discrete | spaces.Box) or isinstance(space, TextBox):
         return []
-    folder, policy, observed = context.snapshot_folder, context.policy, context.observation_space
-    field = Field(folder, policy, space, observed, context.config.num_envs)
+    field = Field.of(context)
     horizon = min(context.snapshot.spec.max_episode_steps or _LONGEST, _LONGEST)
     leads = [Lead(seed, 0, 0) for seed in context.config.seeds[:_SWAYED]]
     ways = [(share, action) for share in _SHARES for action in _actions(space, context.rng("repeats"))]

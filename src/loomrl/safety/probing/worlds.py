@@ -1,6 +1,7 @@
 """The examined environment with something changed: for checks that ask what a policy does there."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -39,8 +40,6 @@ def play_there(
     from loomrl.environment.vector.choose import make_vector
     from loomrl.environment.vector.recipe import Recipe
 
-    envs = make_vector(Recipe(definition), min(context.config.num_envs, len(seeds)), "disabled", "serial")
-    try:
+    num_envs = min(context.config.num_envs, len(seeds))
+    with closing(make_vector(Recipe(definition), num_envs, "disabled", "serial")) as envs:
         return run_episodes(envs, act_with(context.policy), seeds, rng)
-    finally:
-        envs.close()

@@ -6,18 +6,19 @@ of hybrid systems using the cross-entropy method, HSCC 2012): those that come cl
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from pydantic import Field
 
-from loomrl.safety.case.counterexample import Failure, Replayed, describe, recorded, replay_limit
-from loomrl.safety.check import FALSIFICATION, Context
+from loomrl.safety.case.counterexample import Failure, Replayed, describe, replay_limit
+from loomrl.safety.check import CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import check_constraint, limits, quantity, violates
-from loomrl.safety.probing.probes import act_with, noise_scale, shield_assumptions, shifted
-from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, Policy, Verdict
+from loomrl.safety.constraints import beyond, check_constraint, limits, quantity, violates
+from loomrl.safety.probing.probes import act_seeing, noise_scale, shield_assumptions, shifted
+from loomrl.types import ActFunction, Bound, Claim, Episode, Policy, Verdict
 
 NAME = "falsification"
 
@@ -25,19 +26,16 @@ Array = NDArray[np.float64]
 _SHRINKINGS = 16  # sizes of a drift that is found, tried at once
 
 
-class DriftConfig(Protocol):
-    """The settings of the search for drifts of observations."""
+class DriftConfig(CheckConfig):
+    """Drifts of up to `magnitude` standard deviations of each component are searched: each of `num_rounds` plays
+    `population` episodes, at most as many as `safety.num_envs`. Without a magnitude none is: what a sensor can be off
+    by is for people to say.
+    """
 
-    @property
-    def mandatory(self) -> bool: ...
-    @property
-    def magnitude(self) -> float | None: ...
-    @property
-    def num_rounds(self) -> int: ...
-    @property
-    def population(self) -> int: ...
-    @property
-    def num_seeds(self) -> int: ...
+    magnitude: float | None = Field(default=None, gt=0)
+    num_rounds: int = Field(default=12, ge=1)
+    population: int = Field(default=48, ge=4)
+    num_seeds: int = Field(default=16, ge=1)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
 
 def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, search: "_Search") -> Claim:
     found, num_episodes = search.run(constraint)
-    claim = f"{NAME}.{constraint.name}"
     evidence: dict[str, Any] = {
         "kind": NAME,
         "constraint": constraint.model_dump(mode="json"),
@@ -69,7 +66,6 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         "drift": None if found is None else found.drift.ravel().tolist(),
     }
     size = 0.0 if found is None else float(np.abs(found.drift).max())
-    counterexample = None
     finding = f"none of {num_episodes} episodes breaks it"
     if found is not None:
         moved = np.flatnonzero(found.drift.ravel())
@@ -77,15 +73,14 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
             f"a drift of {size:.3g} deviations of {len(moved)} component{'s' * (len(moved) != 1)} breaks it: "
             f"{describe(constraint, found.episode)}"
         )
-        counterexample = recorded(context, claim, finding, found.episode)
-    return Claim(
-        id=claim,
-        stage=FALSIFICATION,
+    return context.claim(
+        evidence,
+        constraint.name,
+        failure=None if found is None else (finding, found.episode),
         statement=(
             f"no drift of the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
             f"{limits(constraint)}"
         ),
-        mandatory=config.mandatory,
         method=f"cross-entropy search over drifts and {config.num_seeds} seeds",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
@@ -96,8 +91,6 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         if found is not None
         else None,
         num_samples=num_episodes,
-        evidence=[context.evidence.json(claim, evidence)],
-        counterexample=counterexample,
         finding=finding,
     )
 
@@ -173,12 +166,7 @@ class _Search:
 
 def _drifting(policy: Policy, space: Any, offsets: Array) -> ActFunction:
     """The act function of a policy whose observation in environment i is off by `offsets[i]`, (N, *obs)."""
-    undisturbed = act_with(policy)
-
-    def act(obs: NDArray[Any], rng: np.random.Generator, **memory: FloatArray) -> Act:
-        return undisturbed(shifted(space, obs, offsets[: len(obs)]), rng, **memory)
-
-    return act
+    return act_seeing(policy, lambda obs: shifted(space, obs, offsets[: len(obs)]))
 
 
 def _distance(constraint: ConstraintConfig, episode: Episode) -> float:
@@ -186,6 +174,4 @@ def _distance(constraint: ConstraintConfig, episode: Episode) -> float:
     values = quantity(constraint, episode)
     if constraint.quantity in EPISODE_QUANTITIES:
         values = values[-1:]
-    low = -np.inf if constraint.low is None else constraint.low
-    high = np.inf if constraint.high is None else constraint.high
-    return float(np.min(np.minimum(values - low, high - values)))
+    return -float(np.max(beyond(constraint, values)))

@@ -1,0 +1,46 @@
+"""What measured values say of a limit: the verdict at the gate's confidence, its bound and its p-value."""
+
+from loomrl.safety.check import Context, Judgement
+from loomrl.statistics import intervals as statistics
+from loomrl.statistics.intervals import Floats
+from loomrl.types import Bound, Verdict
+
+METHOD = "one-sided percentile bootstrap over differences paired by seed"
+APPROXIMATE = "the bootstrap is approximate: exact only as the number of episodes grows"
+
+
+def judge_drop(
+    context: Context, name: str, before: Floats, after: Floats, limit: float, replicates: int, unit: str = "return"
+) -> Judgement:
+    """Whether the mean falls by at most a limit between paired values (N,) each; `name` says whose random numbers are
+    drawn."""
+    two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
+    drop = statistics.paired_difference(before, after, two_sided, replicates, context.rng(name))
+    p_value = statistics.paired_p_below(before, after, limit, replicates, context.rng(name))
+    return _judged("bootstrap", drop.low, drop.high, limit, unit, p_value)
+
+
+def judge_mean(context: Context, values: Floats, limit: float, unit: str) -> Judgement:
+    """Whether the mean of independent values (N,) in [0, 1] is at most a limit."""
+    confidence, p_value = context.config.confidence, statistics.bounded_mean_p_below(values, limit)
+    low, high = statistics.bounded_mean_lower(values, confidence), statistics.bounded_mean_upper(values, confidence)
+    return _judged("hoeffding", low, high, limit, unit, p_value)
+
+
+def judge_share(context: Context, successes: int, trials: int, limit: float, unit: str) -> Judgement:
+    """Whether the probability of what happened in some of the trials is at most a limit."""
+    low = statistics.clopper_pearson_lower(successes, trials, context.config.confidence)
+    high = statistics.clopper_pearson_upper(successes, trials, context.config.confidence)
+    return _judged("clopper-pearson", low, high, limit, unit, statistics.binomial_p_below(successes, trials, limit))
+
+
+def _judged(kind: str, low: float, high: float, limit: float, unit: str, p_value: float) -> Judgement:
+    """By one-sided bounds, from below and above, of what is to be at most the limit."""
+    verdict = Verdict.SUPPORTED if high <= limit else Verdict.REFUTED if low > limit else Verdict.UNDECIDED
+    end, measured = ("lower", low) if verdict is Verdict.REFUTED else ("upper", high)
+    return Judgement(verdict, Bound(kind=f"{kind} {end}", measured=measured, limit=limit, unit=unit), p_value)
+
+
+def return_limit(before: Floats, share: float) -> float:
+    """A share of the size of the mean return before."""
+    return share * max(abs(float(before.mean())), 1e-9)
