@@ -1,6 +1,5 @@
 """Whether a safety case lets its policy be exported, judged from the claims themselves."""
 
-from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -28,8 +27,10 @@ def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today
     blocking = [claim for claim in case.claims if claim.mandatory and claim.verdict in _UNMET]
     if blocking or not case.decision.passed:
         named = blocking or [claim for claim in case.claims if claim.id in case.decision.blocking]
-        raise GateRefused(f"the safety case blocks the export: {_explain(named) or case.decision.reason}")
-    if expired := lapsed(case, today or _today()):
+        raise GateRefused(
+            f"the safety case blocks the export: {'; '.join(map(_explain, named)) or case.decision.reason}"
+        )
+    if expired := lapsed(case, today or datetime.now(UTC).date()):
         raise GateRefused(f"the export is refused: {'; '.join(map(explain_lapsed, expired))}")
     return case
 
@@ -43,15 +44,7 @@ def _check_subject(case: SafetyCase, path: Path, policy_folder: Path, snapshot_f
         raise ArtifactError(f"{path} is about another environment snapshot than {digest}; run the safety stage again")
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
-
-
-def _explain(claims: Iterable[Claim]) -> str:
-    return "; ".join(_explain_claim(claim) for claim in claims)
-
-
-def _explain_claim(claim: Claim) -> str:
+def _explain(claim: Claim) -> str:
     text = f"{claim.id} is {claim.verdict.value}"
     if claim.bound is not None:
         bound = claim.bound

@@ -1,7 +1,7 @@
 """policy, safety case -> policy.onnx, manifest and parity proof, and its shield; or a refusal, and no graph."""
 
-from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from loomrl.environment.make import make_env
 from loomrl.errors import GateRefused
 from loomrl.export import formats
 from loomrl.export.admission import CASE, admit
-from loomrl.export.formats import Format
 from loomrl.export.observations import random_observations, visited_observations
 from loomrl.export.parity import prove_parity
 from loomrl.safety.case.evidence import FOLDER as EVIDENCE
@@ -25,7 +24,7 @@ from loomrl.safety.case.standing import failed_on_graph
 from loomrl.serving.policy.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
 from loomrl.serving.policy.shield import CERTIFIED, Certified
 from loomrl.system.files import read_json, sha256, sha256_file, write_atomic
-from loomrl.types import EnvironmentSnapshot, Json, ParityReport, PolicyManifest, SafetyCase
+from loomrl.types import EnvironmentSnapshot, ParityReport, PolicyManifest, SafetyCase
 
 if TYPE_CHECKING:
     from loomrl.runs.config import PolicyConfig
@@ -61,9 +60,16 @@ def export_policy(
     if shield is not None:
         manifest = manifest.model_copy(update={"shield_sha256": sha256(shield)})
     served = ServedPolicy(graph, manifest, version="export")
-    report = _prove(config, network, served, visited, output_folder)
+    random = random_observations(visited, network.observation_space, config.export.parity_random)
+    prove = partial(prove_parity, network, visited=visited, random=random, limit=config.export.parity_limit)
+    report = prove(served)
+    _demand_parity("graph", report, report, output_folder)
     files = {one: formats.build(network, one) for one in config.export.formats}
-    report = _prove_formats(config, network, files, report, visited, output_folder)
+    read_back = {one: formats.read(data, one, network.output_names) for one, data in files.items()}
+    proofs = {one: prove(exported) for one, exported in read_back.items()}
+    report = report.model_copy(update={"formats": proofs})
+    for one, proof in proofs.items():
+        _demand_parity(one, proof, report, output_folder)
     report, certified = _recheck(config, served, report, snapshot_folder, evaluation_folder)
     report.write(output_folder / PARITY)
     _demand_rechecked(report, case)
@@ -84,45 +90,16 @@ def export_policy(
     return manifest
 
 
-def _prove(
-    config: "PolicyConfig", network: TrainedPolicy, served: ServedPolicy, visited: NDArray[Any], output_folder: Path
-) -> ParityReport:
-    random = random_observations(visited, network.observation_space, config.export.parity_random)
-    report = prove_parity(network, served, visited, random, config.export.parity_limit)
-    if not report.passed:
-        report.write(output_folder / PARITY)
-        raise _differs("graph", report, output_folder)
-    return report
-
-
-def _prove_formats(
-    config: "PolicyConfig",
-    network: TrainedPolicy,
-    files: Mapping[Format, bytes],
-    report: ParityReport,
-    visited: NDArray[Any],
-    output_folder: Path,
-) -> ParityReport:
-    """The same proof for every further format, as it is read back from what will be written."""
-    random = random_observations(visited, network.observation_space, config.export.parity_random)
-    proofs = {}
-    for one, data in files.items():
-        exported = formats.read(data, one, network.output_names)
-        proofs[one] = prove_parity(network, exported, visited, random, config.export.parity_limit)
-    report = report.model_copy(update={"formats": proofs})
-    for one, proof in proofs.items():
-        if not proof.passed:
-            report.write(output_folder / PARITY)
-            raise _differs(one, proof, output_folder)
-    return report
-
-
-def _differs(exported: str, report: ParityReport, output_folder: Path) -> GateRefused:
-    worst = max(report.max_scaled_difference, key=lambda name: report.max_scaled_difference[name])
-    return GateRefused(
-        f"the {exported} does not act like the network: {report.action_mismatches} action mismatches in "
-        f"{report.num_observations}, largest difference {report.max_scaled_difference[worst]:.3g} in {worst!r}, "
-        f"limit {report.limit:g}; see {output_folder / PARITY}"
+def _demand_parity(exported: str, proof: ParityReport, report: ParityReport, output_folder: Path) -> None:
+    """Raises `GateRefused` where something does not act like the network; the whole report is written then."""
+    if proof.passed:
+        return
+    report.write(output_folder / PARITY)
+    worst = max(proof.max_scaled_difference, key=lambda name: proof.max_scaled_difference[name])
+    raise GateRefused(
+        f"the {exported} does not act like the network: {proof.action_mismatches} action mismatches in "
+        f"{proof.num_observations}, largest difference {proof.max_scaled_difference[worst]:.3g} in {worst!r}, "
+        f"limit {proof.limit:g}; see {output_folder / PARITY}"
     )
 
 
@@ -179,6 +156,7 @@ def _manifest(
         feeds[STATE_IN] = np.zeros((len(probes), network.memory_size), np.float32)
     (actions,) = session.run(["action"], feeds)
     snapshot = EnvironmentSnapshot.read(snapshot_folder / "snapshot.json")
+    calibration = safety_folder / _OUT_OF_DISTRIBUTION
     return PolicyManifest(
         safety_critical=config.safety.safety_critical,
         name=config.name,
@@ -193,7 +171,7 @@ def _manifest(
         outputs=outputs,
         probe_observations=probes.tolist(),
         probe_actions=actions.tolist(),
-        out_of_distribution=_calibration(safety_folder),
+        out_of_distribution=read_json(calibration) if calibration.is_file() else None,
         constraints=[one.model_dump(mode="json") for one in config.safety.constraints],
         opset=config.export.opset,
     )
@@ -210,9 +188,3 @@ def _probe_rows(visited: NDArray[Any]) -> NDArray[np.int64]:
     size = int(np.prod(visited.shape[1:], dtype=np.int64))
     count = max(1, min(_PROBES, _PROBE_NUMBERS // max(1, size), len(visited)))
     return np.unique(np.linspace(0, len(visited) - 1, count).astype(np.int64))
-
-
-def _calibration(safety_folder: Path) -> Json | None:
-    path = safety_folder / _OUT_OF_DISTRIBUTION
-    calibration: Json | None = read_json(path) if path.is_file() else None
-    return calibration

@@ -9,7 +9,8 @@ are answers to different texts, and such a row is compared no further. A recurre
 episode's start at every second observation, and with a random one, of any values a gated unit can hold, at the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium
@@ -49,7 +50,7 @@ def prove_parity(
     inputs = [observations]
     if network.memory_size:
         inputs.append(_memories(len(observations), network.memory_size))
-    expected, found = _network_outputs(network, inputs), _graph_outputs(graph, inputs)
+    expected, found = _outputs(partial(_forward, network), inputs), _outputs(graph.outputs, inputs)
     choice = network.action_kind not in CONTINUOUS
     mismatches, near_ties = 0, np.zeros(len(observations), dtype=np.bool_)
     if choice:
@@ -72,19 +73,16 @@ def prove_parity(
     )
 
 
-def _network_outputs(network: TrainedPolicy, inputs: list[NDArray[Any]]) -> Outputs:
+def _forward(network: TrainedPolicy, *inputs: NDArray[Any]) -> Outputs:
     with torch.no_grad():
-        chunks = [network.forward(*(torch.from_numpy(part) for part in chunk)) for chunk in _chunks(inputs)]
-    return {name: np.concatenate([chunk[name].numpy() for chunk in chunks]) for name in chunks[0]}
+        found = network.forward(*(torch.from_numpy(part) for part in inputs))
+    return {name: value.numpy() for name, value in found.items()}
 
 
-def _graph_outputs(graph: Exported, inputs: list[NDArray[Any]]) -> Outputs:
-    chunks = [graph.outputs(*chunk) for chunk in _chunks(inputs)]
+def _outputs(ask: Callable[..., Outputs], inputs: list[NDArray[Any]]) -> Outputs:
+    starts = range(0, len(inputs[0]), _CHUNK)
+    chunks = [ask(*(part[start : start + _CHUNK] for part in inputs)) for start in starts]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-
-
-def _chunks(inputs: list[NDArray[Any]]) -> list[list[NDArray[Any]]]:
-    return [[part[start : start + _CHUNK] for part in inputs] for start in range(0, len(inputs[0]), _CHUNK)]
 
 
 def _memories(count: int, size: int) -> NDArray[np.float32]:
