@@ -1,6 +1,7 @@
 """Evaluate a policy on held-out seeds: episodes, estimates with intervals, pictures, and the data gate."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,9 @@ from loomrl.evaluation.expectations import SPACES
 from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.replay import render_episode
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
-from loomrl.statistics.intervals import bootstrap_interval, clopper_pearson, interquartile_mean, mean
+from loomrl.statistics.intervals import Statistic, bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.system.files import canonical_json, sha256, sha256_file, sums, write_json
-from loomrl.types import ActFunction, Episode, EvaluationReport, Interval
+from loomrl.types import ActFunction, Episode, EvaluationReport, FloatArray, Interval
 
 REPORT = "evaluation.json"
 PICTURE = "returns.png"
@@ -55,7 +56,8 @@ def evaluate_policy(
 
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
-    mean_return, robust_mean = _returns(config, returns)
+    costs = np.array([cost for episode in episodes if (cost := episode.episode_cost) is not None])
+    robust_mean = _interval(config, returns, interquartile_mean, 1)
     draw_returns(output_folder / PICTURE, returns, lengths, threshold, robust_mean)
     missing = _render(config, policy.act, snapshot_folder, episodes, output_folder)
     report = EvaluationReport(
@@ -63,14 +65,14 @@ def evaluate_policy(
         snapshot_digest=snapshot.digest,
         num_episodes=len(episodes),
         seeds=seeds,
-        mean_return=mean_return,
+        mean_return=_interval(config, returns, mean, 0),
         interquartile_mean_return=robust_mean,
         mean_length=float(np.mean(lengths)),
         min_length=int(lengths.min()),
         max_length=int(lengths.max()),
         reward_threshold=threshold,
         success_rate=_success_rate(successes, config.confidence),
-        mean_cost=_mean_cost(config, episodes),
+        mean_cost=_interval(config, costs, mean, 2) if len(costs) else None,
         data_valid=validation.success,
         picture=PICTURE,
         replay=None if missing else REPLAY,
@@ -112,18 +114,17 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
     from loomrl.environment.make import make_envs
     from loomrl.system.events import progress
 
-    envs = make_envs(snapshot_folder, min(num_envs, len(seeds)), autoreset="disabled")
     done: list[float] = []
-    try:
-        with progress(f"{label} episodes", len(seeds)) as reporter:
+    with (
+        closing(make_envs(snapshot_folder, min(num_envs, len(seeds)), autoreset="disabled")) as envs,
+        progress(f"{label} episodes", len(seeds)) as reporter,
+    ):
 
-            def told(episode: Episode) -> None:
-                done.append(episode.episode_return)
-                reporter.update(len(done), mean_return=sum(done) / len(done))
+        def told(episode: Episode) -> None:
+            done.append(episode.episode_return)
+            reporter.update(len(done), mean_return=sum(done) / len(done))
 
-            return run_episodes(envs, act, seeds, np.random.default_rng(seeds[0]), on_episode=told)
-    finally:
-        envs.close()
+        return run_episodes(envs, act, seeds, np.random.default_rng(seeds[0]), on_episode=told)
 
 
 def succeeded(episode: Episode, success_return: float | None, threshold: float | None) -> bool | None:
@@ -137,21 +138,10 @@ def succeeded(episode: Episode, success_return: float | None, threshold: float |
     return None if threshold is None else episode.episode_return >= threshold
 
 
-def _returns(
-    config: EvaluationConfig, returns: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> tuple[Interval, Interval]:
-    arguments = (config.confidence, config.bootstrap_replicates)
-    plain = bootstrap_interval(returns, mean, *arguments, np.random.default_rng([config.first_seed, 0]))
-    robust = bootstrap_interval(returns, interquartile_mean, *arguments, np.random.default_rng([config.first_seed, 1]))
-    return plain, robust
-
-
-def _mean_cost(config: EvaluationConfig, episodes: Sequence[Episode]) -> Interval | None:
-    costs = np.array([cost for episode in episodes if (cost := episode.episode_cost) is not None])
-    if not len(costs):
-        return None
-    rng = np.random.default_rng([config.first_seed, 2])
-    return bootstrap_interval(costs, mean, config.confidence, config.bootstrap_replicates, rng)
+def _interval(config: EvaluationConfig, values: FloatArray, statistic: Statistic, stream: int) -> Interval:
+    """A statistic of values, one for each episode; each has random numbers of its own."""
+    rng = np.random.default_rng([config.first_seed, stream])
+    return bootstrap_interval(values, statistic, config.confidence, config.bootstrap_replicates, rng)
 
 
 def _success_rate(successes: Sequence[bool | None], confidence: float) -> Interval | None:

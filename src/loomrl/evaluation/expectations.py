@@ -60,19 +60,15 @@ def read_tables(folder: Path) -> Tables:
         observation = _unbounded(observation)
     episodes = read_table(folder / EPISODES).to_pandas()
     steps = read_table(folder / TRAJECTORIES).to_pandas()
-    needed = [
-        *STEP_COLUMNS,
-        *_columns("obs", observation),
-        *_columns("action", action),
-        *_columns("next_obs", observation),
-    ]
+    flat = (("obs", observation), ("action", action), ("next_obs", observation))
+    needed = [*STEP_COLUMNS, *(column for name, space in flat for column in _columns(name, space))]
     missing = {
         "episodes": [column for column in EPISODE_COLUMNS if column not in episodes],
         "trajectories": [column for column in needed if column not in steps],
     }
     if not any(missing.values()):
         _add_structure(episodes, steps)
-        for name, space in (("obs", observation), ("action", action), ("next_obs", observation)):
+        for name, space in flat:
             _add_outside(steps, name, space)
     return Tables(episodes, steps, observation, action, missing)
 
@@ -86,19 +82,15 @@ def expect_episodes(tables: Tables) -> list[Expected]:
         *columns,
         Expected("ExpectColumnValuesToBeUnique", "seed", "seeds are unique", {"column": "seed"}),
         *_finite("episode_return"),
-        Expected(
-            "ExpectColumnValuesToBeBetween",
-            "length",
-            "episodes have at least one step",
-            {"column": "length", "min_value": 1},
-        ),
+        _between("length", "episodes have at least one step", min_value=1),
         _equal("terminated_or_truncated", "_true", "every episode ended"),
         _equal("length", "_num_steps", "lengths equal the number of recorded steps"),
-        Expected(
-            "ExpectColumnValuesToBeBetween",
+        _between(
             "episode_return",
             "returns equal the sum of recorded rewards",
-            {"column": "_return_error", "min_value": 0.0, "max_value": _RETURN_TOLERANCE},
+            column="_return_error",
+            min_value=0.0,
+            max_value=_RETURN_TOLERANCE,
         ),
         _all_present("_return_error", "episode_return", "every recorded sum of rewards is a number"),
     ]
@@ -195,11 +187,9 @@ def _within(name: str, space: Any, words: str) -> list[Expected]:
     expected = []
     for index, column in enumerate(columns):
         smallest, largest = float(np.clip(low[index], -_FLOAT_MAX, None)), float(np.clip(high[index], None, _FLOAT_MAX))
-        arguments: dict[str, Any] = {"column": column, "min_value": smallest, "max_value": largest}
+        statement = f"{words} are {_range(smallest, largest)}"
         expected.append(_all_present(column, column, f"{words} are numbers"))
-        expected.append(
-            Expected("ExpectColumnValuesToBeBetween", column, f"{words} are {_range(smallest, largest)}", arguments)
-        )
+        expected.append(_between(column, statement, min_value=smallest, max_value=largest))
         if whole and largest - smallest < 1_000:
             members = list(range(int(smallest), int(largest) + 1))
             in_set = {"column": column, "value_set": members}
@@ -222,12 +212,14 @@ def _all_present(column: str, shown: str, statement: str) -> Expected:
     return Expected("ExpectColumnValuesToNotBeNull", shown, statement, {"column": column})
 
 
+def _between(shown: str, statement: str, **arguments: Any) -> Expected:
+    """Of the column that is shown, where no other is named."""
+    return Expected("ExpectColumnValuesToBeBetween", shown, statement, {"column": shown, **arguments})
+
+
 def _finite(column: str) -> list[Expected]:
-    arguments = {"column": column, "min_value": -_FLOAT_MAX, "max_value": _FLOAT_MAX}
-    return [
-        _all_present(column, column, "values are numbers"),
-        Expected("ExpectColumnValuesToBeBetween", column, "values are finite", arguments),
-    ]
+    finite = _between(column, "values are finite", min_value=-_FLOAT_MAX, max_value=_FLOAT_MAX)
+    return [_all_present(column, column, "values are numbers"), finite]
 
 
 def _equal(first: str, second: str, statement: str) -> Expected:

@@ -79,11 +79,8 @@ def _draw(snapshot_folder: Path, act: ActFunction, episode: Episode, stride: int
     """The frames, and how many of the environment's steps make a second."""
     from loomrl.environment.make import make_env
 
-    env = make_env(snapshot_folder, render_mode="rgb_array")
-    try:
+    with contextlib.closing(make_env(snapshot_folder, render_mode="rgb_array")) as env:
         return _record(env, act, episode, stride), float((env.metadata or {}).get("render_fps", 30))
-    finally:
-        env.close()
 
 
 def _record(env: Any, act: ActFunction, episode: Episode, stride: int) -> list[Any]:
