@@ -21,6 +21,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.safety.case.tally import tally
 from loomrl.shadow.following import PREFIX
+from loomrl.statistics.paired_returns import judge_margin
 from loomrl.statistics.spending import short_of
 from loomrl.storage.registry import PolicyVersion
 from loomrl.system.files import canonical_json, sha256
@@ -63,12 +64,25 @@ class Inputs:
     one_environment: str | None = None  # why the snapshots of version and champion are of one, where they are two
 
 
-Rule = Callable[[Inputs], Claim]
+@dataclass(frozen=True)
+class RuleResult:
+    """What a rule says: the claim of its name, in the fields of `Claim`."""
+
+    statement: str
+    verdict: Verdict
+    method: str
+    mandatory: bool = True
+    bound: Bound | None = None
+    confidence: float | None = None
+    num_samples: int | None = None
+
+
+Rule = Callable[[Inputs], RuleResult]
 
 
 def decide(inputs: Inputs) -> PromotionDecision:
     """The decision on a version by every rule; nothing is changed by it."""
-    claims = [rule(inputs) for rule in RULES]
+    claims = [Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))) for rule in RULES]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
     return PromotionDecision(
         policy=inputs.version.policy,
@@ -130,13 +144,13 @@ def _reasons(inputs: Inputs, claims: Sequence[Claim], blocking: Sequence[Claim])
 # --- the rules --------------------------------------------------------------------------------------------------
 
 
-def gate_passed(inputs: Inputs) -> Claim:
+def gate_passed(inputs: Inputs) -> RuleResult:
     """The safety case passed, is signed, belongs to this very graph, and no waiver in it has run out."""
     method = "envelope signature, SHA-256 of case, graph, manifest and parity"
     try:
         statement, case = envelope.verify(inputs.folder)
     except ArtifactError as error:
-        return _claim("gate_passed", f"the safety case cannot be trusted: {error}", Verdict.REFUTED, method)
+        return RuleResult(f"the safety case cannot be trusted: {error}", Verdict.REFUTED, method)
     expired = lapsed(case, inputs.today or datetime.now(UTC).date())
     unmet = failed_on_graph(case, statement.rechecked_claims)
     if inputs.chain_problem:
@@ -159,36 +173,39 @@ def gate_passed(inputs: Inputs) -> Claim:
         met = f"the safety gate passed, signed for this graph: {tally(case.claims)}"
         if statement.attempt is not None:
             met += f"; {statement.attempt.sentence()}"
-        return _claim("gate_passed", met, Verdict.PROVED, method)
-    return _claim("gate_passed", problem, Verdict.REFUTED, method)
+        return RuleResult(met, Verdict.PROVED, method)
+    return RuleResult(problem, Verdict.REFUTED, method)
 
 
-def not_worse(inputs: Inputs) -> Claim:
+def not_worse(inputs: Inputs) -> RuleResult:
     """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison.returns`."""
     is_ranged = inputs.config.promotion.return_range is not None
     method = f"one-sided paired {'bounds by betting' if is_ranged else 't-test'} of non-inferiority on the same seeds"
     mandatory = inputs.config.promotion.require_not_worse
-    champion = inputs.champion
-    if champion is None or inputs.champion_folder is None:
-        return _claim("not_worse", "there is no champion yet to compare with", Verdict.PROVED, method, mandatory)
-    if is_champion(inputs.version, champion):
-        return _claim("not_worse", "the version is the champion itself", Verdict.PROVED, method, mandatory)
-    first, second = (PolicyManifest.read(folder / envelope.MANIFEST) for folder in _both(inputs))
-    if first.snapshot_digest != second.snapshot_digest and inputs.one_environment is None:
-        return _in_another_environment(inputs, first, second, method)
+    if alone := _alone(inputs):
+        return RuleResult(alone, Verdict.PROVED, method, mandatory)
+    folder, champion_folder = inputs.folder, inputs.champion_folder
+    assert champion_folder is not None, "a champion comes with its files"
+    own, champions = (PolicyManifest.read(one / envelope.MANIFEST).snapshot_digest for one in (folder, champion_folder))
+    if own != champions and inputs.one_environment is None:
+        incomparable = (
+            f"the champion was evaluated in snapshot {champions[:12]}, the challenger in {own[:12]}: their returns "
+            "cannot be compared; set `promotion.require_not_worse: false` for the change of environment, with "
+            "`approval: human`"
+        )
+        return RuleResult(incomparable, Verdict.UNDECIDED, method, mandatory)
     try:
-        envelope.verify(inputs.champion_folder)
+        envelope.verify(champion_folder)
     except ArtifactError as error:
         untrusted = f"the champion's episodes cannot be trusted: {error}"
-        return _claim("not_worse", untrusted, Verdict.UNDECIDED, method, mandatory)
-    comparison = compare(inputs.folder, inputs.champion_folder, inputs.config.promotion)
+        return RuleResult(untrusted, Verdict.UNDECIDED, method, mandatory)
+    comparison = compare(folder, champion_folder, inputs.config.promotion)
     if isinstance(comparison, str):
-        return _claim("not_worse", comparison, Verdict.UNDECIDED, method, mandatory)
+        return RuleResult(comparison, Verdict.UNDECIDED, method, mandatory)
     sentence = comparison.sentence()
     if inputs.one_environment is not None:
         sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
-    return _claim(
-        "not_worse",
+    return RuleResult(
         sentence,
         comparison.verdict,
         method,
@@ -204,21 +221,6 @@ def not_worse(inputs: Inputs) -> Claim:
     )
 
 
-def _both(inputs: Inputs) -> tuple[Path, Path]:
-    assert inputs.champion_folder is not None
-    return inputs.folder, inputs.champion_folder
-
-
-def _in_another_environment(inputs: Inputs, challenger: PolicyManifest, champion: PolicyManifest, method: str) -> Claim:
-    """Returns from two environments cannot be compared; that is said, and blocks where the rule is mandatory."""
-    statement = (
-        f"the champion was evaluated in snapshot {champion.snapshot_digest[:12]}, the challenger in "
-        f"{challenger.snapshot_digest[:12]}: their returns cannot be compared; set "
-        "`promotion.require_not_worse: false` for the change of environment, with `approval: human`"
-    )
-    return _claim("not_worse", statement, Verdict.UNDECIDED, method, inputs.config.promotion.require_not_worse)
-
-
 def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersion | None) -> bool:
     """Whether a shadow report says something about this version beside this champion.
 
@@ -229,7 +231,7 @@ def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersi
     return about_it and (is_champion(version, champion) or report.champion_version == beside)
 
 
-def shadow_passed(inputs: Inputs) -> Claim:
+def shadow_passed(inputs: Inputs) -> RuleResult:
     """The shadow stage watched this version beside this champion, and every limit held."""
     method = "shadow report"
     report = inputs.shadow
@@ -237,7 +239,7 @@ def shadow_passed(inputs: Inputs) -> Claim:
         missing = (
             f"version {inputs.version.version} was never in shadow; run `loomrl run configs/{inputs.config.name}.yaml`"
         )
-        return _claim("shadow_passed", missing, Verdict.UNDECIDED, method)
+        return RuleResult(missing, Verdict.UNDECIDED, method)
     if not concerns(report, inputs.version, inputs.champion):
         champion = inputs.champion.version if inputs.champion else None
         other = (
@@ -245,16 +247,16 @@ def shadow_passed(inputs: Inputs) -> Claim:
             f"{report.champion_version or 'none'}, but the champion is {champion or 'none'} now; "
             "run the life cycle again"
         )
-        return _claim("shadow_passed", other, Verdict.UNDECIDED, method)
+        return RuleResult(other, Verdict.UNDECIDED, method)
     failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in _MET]
     if failed or not report.passed:
         detail = "; ".join(failed) or "the report says so"
-        return _claim("shadow_passed", f"shadow refused it: {detail}", Verdict.REFUTED, method)
+        return RuleResult(f"shadow refused it: {detail}", Verdict.REFUTED, method)
     met = f"shadow passed: {report.num_decisions} decisions in {report.num_episodes} episodes within every limit"
-    return _claim("shadow_passed", met, Verdict.SUPPORTED, method, num_samples=report.num_decisions)
+    return RuleResult(met, Verdict.SUPPORTED, method, num_samples=report.num_decisions)
 
 
-def consequences(inputs: Inputs) -> Claim:
+def consequences(inputs: Inputs) -> RuleResult:
     """What follows where version and champion differ was examined, and kept the limits and the return."""
     method, mandatory = "shadow report", inputs.config.shadow.consequences.mandatory
     found = inputs.shadow.consequences if inputs.shadow else None
@@ -264,8 +266,8 @@ def consequences(inputs: Inputs) -> Claim:
         if not mandatory:
             statement += "; shadow.consequences.mandatory is false"
         elif inputs.by_hand and inputs.shadow:
-            return _claim("consequences", f"{inputs.by_hand} promotes by hand, {statement}", Verdict.WAIVED, method)
-        return _claim("consequences", statement, Verdict.UNDECIDED, method, mandatory)
+            return RuleResult(f"{inputs.by_hand} promotes by hand, {statement}", Verdict.WAIVED, method)
+        return RuleResult(statement, Verdict.UNDECIDED, method, mandatory)
     assert inputs.shadow is not None
     claims = [claim for claim in inputs.shadow.claims if claim.id.startswith(PREFIX)]
     counted = [claim for claim in claims if claim.verdict in _MET]
@@ -273,11 +275,10 @@ def consequences(inputs: Inputs) -> Claim:
     if not counted and not unmet:
         alone = _alone(inputs)
         statement = f"of what follows nothing was examined that supports a claim{f': {alone}' if alone else ''}"
-        return _claim("consequences", statement, Verdict.UNDECIDED, method, mandatory and alone is None)
+        return RuleResult(statement, Verdict.UNDECIDED, method, mandatory and alone is None)
     worst = Verdict.REFUTED if any(one.verdict is Verdict.REFUTED for one in unmet) else Verdict.UNDECIDED
     statement = "; ".join(f"{one.statement}: {one.finding}" for one in unmet or counted)
-    return _claim(
-        "consequences",
+    return RuleResult(
         statement,
         worst if unmet else Verdict.SUPPORTED,
         method,
@@ -287,21 +288,21 @@ def consequences(inputs: Inputs) -> Claim:
     )
 
 
-def minimum_decisions(inputs: Inputs) -> Claim:
+def minimum_decisions(inputs: Inputs) -> RuleResult:
     """The claim that the shadow stage saw at least `shadow.min_decisions` decisions."""
     needed = inputs.config.shadow.min_decisions
     seen = inputs.shadow.num_decisions if inputs.shadow else 0
     verdict = Verdict.PROVED if seen >= needed else Verdict.UNDECIDED
     statement = f"{seen} decisions in shadow, at least {needed} are demanded"
     bound = Bound(kind="count", measured=seen, limit=needed, unit="decisions")
-    return _claim("minimum_decisions", statement, verdict, "count", bound=bound, num_samples=seen)
+    return RuleResult(statement, verdict, "count", bound=bound, num_samples=seen)
 
 
-def min_success_rate(inputs: Inputs) -> Claim:
+def min_success_rate(inputs: Inputs) -> RuleResult:
     """The success rate's lower confidence bound reaches the configured minimum."""
     needed = inputs.config.promotion.min_success_rate
     if needed is None:
-        return _claim("min_success_rate", "no minimum success rate is configured", Verdict.PROVED, "config", False)
+        return RuleResult("no minimum success rate is configured", Verdict.PROVED, "config", False)
     report = EvaluationReport.read(inputs.folder / EVALUATION)
     rate = report.success_rate
     if rate is None:
@@ -309,11 +310,10 @@ def min_success_rate(inputs: Inputs) -> Claim:
             "a minimum success rate is configured, but success is not defined; set `evaluation.success_return` or "
             "remove `promotion.min_success_rate`"
         )
-        return _claim("min_success_rate", undefined, Verdict.UNDECIDED, "evaluation report")
+        return RuleResult(undefined, Verdict.UNDECIDED, "evaluation report")
     verdict = Verdict.SUPPORTED if rate.low >= needed else Verdict.REFUTED
     statement = f"success rate {rate.estimate:.4g}, lower {rate.confidence:.0%} bound {rate.low:.4g}, needed {needed:g}"
-    return _claim(
-        "min_success_rate",
+    return RuleResult(
         statement,
         verdict,
         rate.method,
@@ -323,24 +323,23 @@ def min_success_rate(inputs: Inputs) -> Claim:
     )
 
 
-def compared_live(inputs: Inputs) -> Claim:
+def compared_live(inputs: Inputs) -> RuleResult:
     """Beside the champion in production the challenger earns no less, costs no more and breaks no limit more often,
     than the config allows: bounds that hold at every look."""
     method = "agents of a split: confidence sequences of the mean differences, by betting"
     settings, found = inputs.config.promotion.comparison, inputs.comparison
     if settings is None:
-        return _claim("compared_live", "no live comparison is demanded", Verdict.PROVED, method, False)
+        return RuleResult("no live comparison is demanded", Verdict.PROVED, method, False)
     if alone := _alone(inputs):
-        return _claim("compared_live", alone, Verdict.PROVED, method)
+        return RuleResult(alone, Verdict.PROVED, method)
     if found is None:
-        return _claim("compared_live", "the two were not compared live", Verdict.UNDECIDED, method)
+        return RuleResult("the two were not compared live", Verdict.UNDECIDED, method)
     if found.refused:
-        return _claim("compared_live", f"nothing is claimed: {found.refused}", Verdict.UNDECIDED, method)
+        return RuleResult(f"nothing is claimed: {found.refused}", Verdict.UNDECIDED, method)
     allowed = [(one, _allowed(inputs.config.promotion, settings, one)) for one in found.differences]
     verdicts = [_verdict(one, margin) for one, margin in allowed]
     worst = next((v for v in (Verdict.REFUTED, Verdict.UNDECIDED) if v in verdicts), Verdict.SUPPORTED)
-    return _claim(
-        "compared_live",
+    return RuleResult(
         "; ".join(_difference_in_words(one, margin) for one, margin in allowed),
         worst,
         method,
@@ -368,9 +367,7 @@ def _verdict(difference: Difference, margin: float) -> Verdict:
     low, high = difference.low, difference.high
     if difference.better == "lower":
         low, high = -high, -low
-    if low >= -margin:
-        return Verdict.SUPPORTED
-    return Verdict.REFUTED if high < -margin else Verdict.UNDECIDED
+    return judge_margin(low, high, margin)
 
 
 def _difference_in_words(difference: Difference, margin: float) -> str:
@@ -381,18 +378,18 @@ def _difference_in_words(difference: Difference, margin: float) -> str:
     )
 
 
-def off_policy(inputs: Inputs) -> Claim:
+def off_policy(inputs: Inputs) -> RuleResult:
     """By the champion's logged decisions the challenger would earn at least as much more as the config demands."""
     method = "importance sampling per decision, bounds by betting"
     settings, found = inputs.config.promotion.off_policy, inputs.off_policy
     if settings is None:
-        return _claim("off_policy", "no estimate from the log is demanded", Verdict.PROVED, method, False)
+        return RuleResult("no estimate from the log is demanded", Verdict.PROVED, method, False)
     if alone := _alone(inputs):
-        return _claim("off_policy", alone, Verdict.PROVED, method)
+        return RuleResult(alone, Verdict.PROVED, method)
     if found is None:
-        return _claim("off_policy", "nothing was estimated from the log", Verdict.UNDECIDED, method)
+        return RuleResult("nothing was estimated from the log", Verdict.UNDECIDED, method)
     if found.improvement is None:
-        return _claim("off_policy", f"the log does not tell: {found.refused}", Verdict.UNDECIDED, method)
+        return RuleResult(f"the log does not tell: {found.refused}", Verdict.UNDECIDED, method)
     needed, gain = settings.min_improvement, found.improvement
     verdict = Verdict.UNDECIDED
     if gain.low is not None and gain.low >= needed:
@@ -401,8 +398,7 @@ def off_policy(inputs: Inputs) -> Claim:
         verdict = Verdict.REFUTED
     shown = "has no bound" if gain.low is None else f"lower {found.confidence:.0%} bound {gain.low:+.4g}"
     statement = f"by the champion's log it would earn {gain.value:+.4g} more, {shown}, needed {needed:+.4g}"
-    return _claim(
-        "off_policy",
+    return RuleResult(
         statement,
         verdict,
         method,
@@ -412,34 +408,34 @@ def off_policy(inputs: Inputs) -> Claim:
     )
 
 
-def not_rolled_back(inputs: Inputs) -> Claim:
+def not_rolled_back(inputs: Inputs) -> RuleResult:
     """What a person took back returns only by hand."""
     reason = inputs.version.tags.get(ROLLED_BACK)
     if reason is None:
-        return _claim("not_rolled_back", "the version was never rolled back", Verdict.PROVED, "registry tag")
+        return RuleResult("the version was never rolled back", Verdict.PROVED, "registry tag")
     if inputs.by_hand:
         back = f"{inputs.by_hand} promotes it by hand although it was rolled back ({reason})"
-        return _claim("not_rolled_back", back, Verdict.WAIVED, "registry tag")
+        return RuleResult(back, Verdict.WAIVED, "registry tag")
     statement = (
         f"the version was rolled back ({reason}); it returns only by "
         f"`loomrl policy promote {inputs.version.policy} {inputs.version.version} --by NAME`"
     )
-    return _claim("not_rolled_back", statement, Verdict.REFUTED, "registry tag")
+    return RuleResult(statement, Verdict.REFUTED, "registry tag")
 
 
-def approval(inputs: Inputs) -> Claim:
+def approval(inputs: Inputs) -> RuleResult:
     """A person agreed, where the config asks for it. They agree to a move: a champion that stays needs no new one."""
     if inputs.config.promotion.approval == "none":
-        return _claim("approval", "no approval is demanded", Verdict.PROVED, "config", False)
+        return RuleResult("no approval is demanded", Verdict.PROVED, "config", False)
     given = inputs.approval
     if given is None or given.approved is None:
         if is_champion(inputs.version, inputs.champion):
-            return _claim("approval", "no move to approve: the version is champion", Verdict.PROVED, "a person")
-        return _claim("approval", "waits for a person's approval", Verdict.UNDECIDED, "a person")
+            return RuleResult("no move to approve: the version is champion", Verdict.PROVED, "a person")
+        return RuleResult("waits for a person's approval", Verdict.UNDECIDED, "a person")
     reason = f": {given.reason}" if given.reason else ""
     if given.approved:
-        return _claim("approval", f"approved by {given.person}{reason}", Verdict.PROVED, "a person")
-    return _claim("approval", f"rejected by {given.person}{reason}", Verdict.REFUTED, "a person")
+        return RuleResult(f"approved by {given.person}{reason}", Verdict.PROVED, "a person")
+    return RuleResult(f"rejected by {given.person}{reason}", Verdict.REFUTED, "a person")
 
 
 RULES: tuple[Rule, ...] = (
@@ -454,27 +450,3 @@ RULES: tuple[Rule, ...] = (
     not_rolled_back,
     approval,
 )
-
-
-def _claim(
-    name: str,
-    statement: str,
-    verdict: Verdict,
-    method: str,
-    mandatory: bool = True,
-    *,
-    bound: Bound | None = None,
-    confidence: float | None = None,
-    num_samples: int | None = None,
-) -> Claim:
-    return Claim(
-        id=name,
-        stage=STAGE,
-        statement=statement,
-        mandatory=mandatory,
-        method=method,
-        verdict=verdict,
-        bound=bound,
-        confidence=confidence,
-        num_samples=num_samples,
-    )

@@ -72,7 +72,7 @@ def compare_returns(challenger: Floats, champion: Floats, config: "PromotionConf
     low, high = mean - reach, mean + reach
     if config.return_range is not None:
         low, high = _bounds_by_betting(challenger, champion, config.return_range, config.confidence)
-    verdict = _verdict(low, high, margin)
+    verdict = judge_margin(low, high, margin)
     return ReturnComparison(
         num_pairs=n,
         challenger_mean=float(challenger.mean()),
@@ -96,7 +96,8 @@ def _bounds_by_betting(
     return lower_bound(difference + width, confidence) - width, width - lower_bound(width - difference, confidence)
 
 
-def _verdict(low: float, high: float, margin: float) -> Verdict:
+def judge_margin(low: float, high: float, margin: float) -> Verdict:
+    """Whether a difference between these bounds is no worse than -margin."""
     if low >= -margin:
         return Verdict.SUPPORTED
     return Verdict.REFUTED if high < -margin else Verdict.UNDECIDED
