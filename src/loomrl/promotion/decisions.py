@@ -1,7 +1,6 @@
 """From a config, commit, snapshot, run or version forward to the decisions that came of it, over all hosts' logs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
@@ -58,14 +57,6 @@ class DecisionsOf(Document):
     missing: list[str]  # logs that LoomDB knows and that are not here
 
 
-@dataclass(frozen=True)
-class LoggedRecord:
-    """A record of decisions, and the chain it stands in."""
-
-    chain: str
-    entry: Json
-
-
 def versions_of(origin: str, registry: Registry) -> list[PolicyVersion]:
     """The versions that came of an origin.
 
@@ -96,8 +87,8 @@ def decisions_of(origin: str, registry: Registry, db: LoomDB) -> DecisionsOf:
         missing += missing_chains(chains, known)
         hosts = {chain.server: chain.host for chain in known}
         counts: dict[str, dict[str, _Count]] = {version: {} for version in versions}
-        for logged in _records(chains, set(versions)):
-            counts[version_of(logged.entry)].setdefault(logged.chain, _Count()).add(logged.entry)
+        for chain, entry in _records(chains, set(versions)):
+            counts[version_of(entry)].setdefault(chain, _Count()).add(entry)
         found += [_summary(version, counts[name], hosts) for name, version in versions.items()]
     return DecisionsOf(origin=origin, versions=found, missing=missing)
 
@@ -112,8 +103,7 @@ def each_decision(origin: str, registry: Registry, after: str | None = None) -> 
     """
     behind = after
     for policy, versions in _by_policy(versions_of(origin, registry)).items():
-        for logged in _records(chains_of_all_hosts(policy), set(versions)):
-            entry, version = logged.entry, version_of(logged.entry)
+        for chain, entry in _records(chains_of_all_hosts(policy), set(versions)):
             whole = entry["decision_id"]
             ids = row_ids(whole, 0, count_of(entry)) if entry["kind"] == DECISIONS else [whole]
             if behind is not None:
@@ -121,7 +111,7 @@ def each_decision(origin: str, registry: Registry, after: str | None = None) -> 
                     continue
                 ids = ids[ids.index(behind) + 1 :]
                 behind = None
-            told = {"policy": policy, "version": version, "chain": logged.chain, "timestamp": entry["timestamp"]}
+            told = {"policy": policy, "version": version_of(entry), "chain": chain, "timestamp": entry["timestamp"]}
             yield from ({"decision_id": name, **told} for name in ids)
     if behind is not None:
         raise ConfigError(f"--after {after!r}: no such decision came of {origin!r}")
@@ -156,15 +146,15 @@ def _summary(version: PolicyVersion, counts: dict[str, _Count], hosts: dict[str,
     )
 
 
-def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[LoggedRecord]:
-    """Records of decisions of these versions, from live and compacted segments alike."""
+def _records(chains: dict[str, Path], versions: set[str]) -> Iterator[tuple[str, Json]]:
+    """Records of decisions of these versions with their chains, from live and compacted segments alike."""
     for name, folder in chains.items():
         for path in segments(folder):
             for number, line in enumerate(complete_lines(path), start=1):
                 if line.startswith(DECISION_MARKS):
                     entry = _parsed(line, path, number)
                     if version_of(entry) in versions:
-                        yield LoggedRecord(name, entry)
+                        yield name, entry
 
 
 def _parsed(line: bytes, path: Path, number: int) -> Json:

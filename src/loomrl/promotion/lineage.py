@@ -67,6 +67,7 @@ def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
     record = find_run(version)
     digest = version.tags.get(SNAPSHOT_TAG)
     aliases = registry.aliases(version.policy)
+    edges = db.edges(ledger.node(version.policy, version.version))
     moves = [move for move in ledger.moves(db, version.policy) if move["version"] == version.version]
     return Lineage(
         policy=version.policy,
@@ -82,7 +83,7 @@ def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
         snapshot=db.get_snapshot(digest) if digest else None,
         snapshot_digest=digest,
         moves=moves,
-        edges=_edges(db, ledger.node(version.policy, version.version)),
+        edges=[f"{edge.subject} {edge.predicate} {edge.object}" for edge in edges],
     )
 
 
@@ -156,20 +157,12 @@ def _commit(version: PolicyVersion, record: RunRecord | None) -> Commit:
     return Commit(
         commit=record.git_commit,
         dirty=record.git_dirty,
-        diff=_relative(patch) if kept else None,
+        diff=Path(*patch.parts[-3:]).as_posix() if kept else None,  # runs/RUN_ID/diff.patch
         diff_sha256=sha256_file(patch) if kept else None,
     )
-
-
-def _relative(path: Path) -> str:
-    return Path(*path.parts[-3:]).as_posix()  # runs/RUN_ID/diff.patch
 
 
 def _outputs_only(version: PolicyVersion) -> dict[str, Json]:
     """What the registry's tags say of DVC's outputs where the run's record is not here."""
     found = {key.removeprefix("dvc."): value for key, value in version.tags.items() if key.startswith("dvc.")}
     return {stage: {"outs": [{"md5": digest}]} for stage, digest in found.items()}
-
-
-def _edges(db: LoomDB, node: str) -> list[str]:
-    return [f"{edge.subject} {edge.predicate} {edge.object}" for edge in db.edges(node)]

@@ -28,6 +28,14 @@ def _console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=220)
 
 
+def _table(title: str | None, *columns: str) -> Table:
+    """A table whose cells are folded, not cut."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
@@ -65,9 +73,7 @@ def print_rows(found: list[Json]) -> None:
     if not found:
         _console().print("no versions yet; start a life cycle with `loomrl run configs/POLICY.yaml`")
         return
-    table = Table()
-    for column in ("policy", "version", "aliases", "state", "created", "run", "digest"):
-        table.add_column(column, overflow="fold")
+    table = _table(None, "policy", "version", "aliases", "state", "created", "run", "digest")
     for row in found:
         state = row["state"]
         table.add_row(
@@ -110,9 +116,8 @@ def print_details(found: Json) -> None:
 
 def print_decision(decision: PromotionDecision) -> None:
     """Every rule with its verdict and its sentence."""
-    table = Table(title=f"{decision.policy} version {decision.version}: {decision.decision}", title_justify="left")
-    for column in ("rule", "verdict", "finding"):
-        table.add_column(column, overflow="fold")
+    title = f"{decision.policy} version {decision.version}: {decision.decision}"
+    table = _table(title, "rule", "verdict", "finding")
     for claim in decision.rules:
         verdict = claim.verdict.value if claim.mandatory else f"{claim.verdict.value} (not mandatory)"
         table.add_row(claim.id, verdict, escape(claim.statement))
@@ -127,9 +132,8 @@ def print_lineage(found: Lineage | Descendants) -> None:
 
 def print_decisions(found: DecisionsOf) -> None:
     """A table: a row for each version and host."""
-    table = Table(title=f"decisions that came of {escape(found.origin)}", title_justify="left")
-    for column in ("version", "chain", "host", "decisions", "taken over", "first", "last"):
-        table.add_column(column, overflow="fold")
+    title = f"decisions that came of {escape(found.origin)}"
+    table = _table(title, "version", "chain", "host", "decisions", "taken over", "first", "last")
     for version in found.versions:
         name = f"{version.policy}@{version.version}"
         for chain in version.chains:

@@ -11,7 +11,7 @@ differ, for values of a known range.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -148,15 +148,13 @@ def mean_bounds(units: Units, span: tuple[float, float], confidence: float) -> M
     """
     least, greatest = span
     assigned, width = units.assigned_at_random(), greatest - least
-    scaled = Units(
-        assigned.is_challenger, assigned.probability, (assigned.low - least) / width, (assigned.high - least) / width
-    )
+    scaled = replace(assigned, low=(assigned.low - least) / width, high=(assigned.high - least) / width)
     if not len(assigned):
         return MeanBounds(-width, width, 0)
     enough = math.log(2.0 / (1.0 - confidence))
     prefixes = np.unique(np.geomspace(1, len(assigned), _NUM_PREFIXES).astype(np.intp))
     low = _lower(scaled, prefixes, enough)
-    high = -_lower(Units(scaled.is_challenger, scaled.probability, 1 - scaled.high, 1 - scaled.low), prefixes, enough)
+    high = -_lower(replace(scaled, low=1 - scaled.high, high=1 - scaled.low), prefixes, enough)
     best = int(np.argmin(high - low))
     return MeanBounds(float(low[best]) * width, float(high[best]) * width, int(prefixes[best]))
 

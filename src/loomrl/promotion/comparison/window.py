@@ -85,7 +85,7 @@ class WindowEpisode:
 
     def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
-        self._placed(record)
+        self.add_request(record)
         self.decided_at.append(record["timestamp"])
         self.deciders.append(None if is_taken_over(record) else record["version"])
         self.asked.append(asked_to_explore(record))
@@ -97,12 +97,11 @@ class WindowEpisode:
         self.values.append(record["value"])
         self.rewards[record["decision_id"]] = None
 
-    def without_answer(self, record: Json) -> None:
-        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
-        self._placed(record)
+    def add_request(self, record: Json) -> None:
+        """Note who acts, since when, and in which experiment; records of several servers come in any order.
 
-    def _placed(self, record: Json) -> None:
-        """Who acts, since when, and in which experiment; records of several servers come in any order."""
+        Of a request that got no answer that is all: the agent counts as dealt to its version all the same.
+        """
         told = record["timestamp"]
         if not self.began or told < self.began:
             self.agent_id, self.began = record["agent_id"], told
@@ -267,7 +266,7 @@ def _add_unanswered(record: Json, current: dict[Key, WindowEpisode], episodes: l
         if key not in current or current[key].ended:
             current[key] = WindowEpisode(cut=False)
             episodes.append(current[key])
-        current[key].without_answer(record | {"agent_id": agent_id, "dealt": dealt})
+        current[key].add_request(record | {"agent_id": agent_id, "dealt": dealt})
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:

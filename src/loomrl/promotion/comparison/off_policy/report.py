@@ -259,14 +259,7 @@ def _weighted(case: _Case, weights: Floats, greatest: float | None) -> list[Esti
     rewards, confidence, units = case.rewards, case.config.confidence, case.units
     least, whole = case.least_return, weights[:, -1]
     terms, shifted = (estimators.importance_terms(weights, values) for values in (rewards, case.shifted))
-    found = [
-        Estimate(
-            estimator="importance sampling",
-            value=float(units(terms).mean()),
-            standard_error=_error(units(terms)),
-            low=least + lower_bound(units(shifted), confidence),
-        )
-    ]
+    found = [_of_terms("importance sampling", units(terms), least + lower_bound(units(shifted), confidence))]
     value = estimators.self_normalised(weights, rewards)
     residual = whole * (rewards.sum(axis=1) - value) / whole.mean()
     low, missing = None, _no_bound(greatest, case.num_steps)
@@ -286,12 +279,7 @@ def _per_decision(case: _Case, weights: Floats) -> list[Estimate]:
     terms = case.units(estimators.per_decision_terms(weights, case.rewards))
     shifted = case.units(estimators.per_decision_terms(weights, case.shifted))
     return [
-        Estimate(
-            estimator="per decision",
-            value=float(terms.mean()),
-            standard_error=_error(terms),
-            low=case.least_return + lower_bound(shifted, case.config.confidence),
-        ),
+        _of_terms("per decision", terms, case.least_return + lower_bound(shifted, case.config.confidence)),
         Estimate(
             estimator="per decision, self-normalised",
             value=estimators.per_decision_self_normalised(weights, case.rewards),
@@ -313,13 +301,7 @@ def _doubly_robust(case: _Case, weights: Floats, greatest: float | None) -> Esti
         step = np.arange(num_steps)
         least = case.least_return - case.spread * float(np.sum(greatest ** (step + 1.0) * (num_steps - step)))
         low = least + lower_bound(worst - least, case.config.confidence)
-    return Estimate(
-        estimator="doubly robust",
-        value=float(terms.mean()),
-        standard_error=_error(terms),
-        low=low,
-        no_bound=missing,
-    )
+    return _of_terms("doubly robust", terms, low, missing)
 
 
 def _greatest_weight(greatest: float | None, num_steps: int) -> float | None:
@@ -378,6 +360,12 @@ def _most(case: _Case, greatest: float | None) -> float | None:
     if greatest is None or _no_bound(greatest, case.num_steps):
         return None
     return case.spread * float(np.sum(greatest ** (np.arange(case.num_steps) + 1.0)))
+
+
+def _of_terms(name: str, terms: Floats, low: float | None, no_bound: str = "") -> Estimate:
+    """The mean of terms, one for each unit."""
+    value, error = float(terms.mean()), _error(terms)
+    return Estimate(estimator=name, value=value, standard_error=error, low=low, no_bound=no_bound)
 
 
 def _error(terms: Floats) -> float:
