@@ -5,12 +5,12 @@ from pathlib import Path
 
 from loomrl.algorithms.policies.policy import WEIGHTS
 from loomrl.errors import ArtifactError, GateRefused
+from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, lapsed
 from loomrl.system.files import read_json, sha256_file
-from loomrl.types import Claim, SafetyCase, Verdict
+from loomrl.types import Claim, SafetyCase
 
 CASE = "case.json"
-_UNMET = (Verdict.REFUTED, Verdict.UNDECIDED)
 
 
 def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today: date | None = None) -> SafetyCase:
@@ -24,7 +24,7 @@ def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today
     _check_subject(case, safety_folder / CASE, policy_folder, snapshot_folder)
     if not case.claims:
         raise GateRefused("the safety case holds no claim: an empty gate passes nothing; configure `safety`")
-    blocking = [claim for claim in case.claims if claim.mandatory and claim.verdict in _UNMET]
+    blocking = [claim for claim in case.claims if claim.mandatory and claim.verdict not in MET]
     if blocking or not case.decision.passed:
         named = blocking or [claim for claim in case.claims if claim.id in case.decision.blocking]
         raise GateRefused(

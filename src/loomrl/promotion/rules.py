@@ -18,6 +18,7 @@ from loomrl.promotion.comparison.returns import compare
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
+from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.safety.case.tally import tally
 from loomrl.shadow.following import PREFIX
@@ -32,8 +33,6 @@ PROMOTED, REFUSED, WAITING, UNCHANGED = "promoted", "refused", "waiting", "uncha
 
 PROMOTED_OVER = "loomrl.promoted_over"  # on a version: the content digest of the champion it replaced, or "none"
 ROLLED_BACK = "loomrl.rolled_back"  # on a version: why a person took it back
-
-_MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ Rule = Callable[[Inputs], RuleResult]
 def decide(inputs: Inputs) -> PromotionDecision:
     """The decision on a version by every rule; nothing is changed by it."""
     claims = [Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))) for rule in RULES]
-    blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
+    blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     return PromotionDecision(
         policy=inputs.version.policy,
         version=inputs.version.version,
@@ -248,7 +247,7 @@ def shadow_passed(inputs: Inputs) -> RuleResult:
             "run the life cycle again"
         )
         return RuleResult(other, Verdict.UNDECIDED, method)
-    failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in _MET]
+    failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in MET]
     if failed or not report.passed:
         detail = "; ".join(failed) or "the report says so"
         return RuleResult(f"shadow refused it: {detail}", Verdict.REFUTED, method)
@@ -270,8 +269,8 @@ def consequences(inputs: Inputs) -> RuleResult:
         return RuleResult(statement, Verdict.UNDECIDED, method, mandatory)
     assert inputs.shadow is not None
     claims = [claim for claim in inputs.shadow.claims if claim.id.startswith(PREFIX)]
-    counted = [claim for claim in claims if claim.verdict in _MET]
-    unmet = [claim for claim in claims if claim.mandatory and claim.verdict not in _MET]
+    counted = [claim for claim in claims if claim.verdict in MET]
+    unmet = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     if not counted and not unmet:
         alone = _alone(inputs)
         statement = f"of what follows nothing was examined that supports a claim{f': {alone}' if alone else ''}"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from loomrl.safety.case.standing import HOLDS
 from loomrl.system.schema import Section
-from loomrl.types import Claim, Verdict
+from loomrl.types import Claim
 
 CONTROLS = Path(__file__).with_name("controls.yaml")
 
@@ -30,7 +31,7 @@ def known_controls() -> tuple[ComplianceControl, ...]:
 
 def map_controls(claims: Sequence[Claim]) -> dict[str, list[str]]:
     """Control -> ids of the claims that are evidence for it: proved or supported ones only."""
-    good = [claim.id for claim in claims if claim.verdict in (Verdict.PROVED, Verdict.SUPPORTED)]
+    good = [claim.id for claim in claims if claim.verdict in HOLDS]
     mapped = {one.name: [name for name in good if _matches(name, one.claims)] for one in known_controls()}
     return {control: names for control, names in mapped.items() if names}
 
