@@ -102,7 +102,8 @@ class RecurrentPPO(PPO):
         log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(after.flatten(0, 1)), raw_action)
         steps = (by_time, raw_action.reshape(num_steps, num_envs, *raw_action.shape[1:]),
                  log_prob.reshape(num_steps, num_envs), value, advantage, returns)  # fmt: skip
-        cut = [*map(self._cut, steps), self._cut(memory)[:, 0], self._cut(torch.from_numpy(starts))]
+        first = self._cut(memory)[:, 0]
+        cut = [*map(self._cut, steps), first, self._cut(torch.from_numpy(starts))]
         return Sequences(*cut)
 
     def _cut(self, steps: Tensor) -> Tensor:
