@@ -10,16 +10,16 @@ from gymnasium.spaces import Box, Discrete
 from trajectories import made_up
 
 from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
-from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments, SingleLearner
+from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments
 
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 
 
-class AllReducesGradients(SingleLearner):
+class AllReducesGradients(LearnerGroup):
     all_reduces_gradients = True
 
 
-class MeetsEvery(SingleLearner):
+class MeetsEvery(LearnerGroup):
     """Demands to be told after every `limit` steps, and no later."""
 
     def __init__(self, limit: int) -> None:
@@ -58,7 +58,7 @@ def learnt(engine: str, space: str, peers: LearnerGroup) -> tuple[dict[str, Any]
 )
 @pytest.mark.parametrize(("engine", "space"), [("compiled", "box"), ("compiled", "discrete"), ("torch", "box")])
 def test_meeting_nobody_changes_no_bit(engine: str, space: str, peers: Any) -> None:
-    (state, metrics), (found, found_metrics) = (learnt(engine, space, one) for one in (SingleLearner(), peers()))
+    (state, metrics), (found, found_metrics) = (learnt(engine, space, one) for one in (LearnerGroup(), peers()))
     assert found_metrics == metrics
     for name, value in state.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -80,7 +80,7 @@ def test_no_other_algorithm_changes_a_bit_where_it_meets_nobody(name: str) -> No
     plugin, space, values = OTHERS[name]
     config = plugin.Config.model_validate({"num_envs": 4, "rollout_length": 32, "hidden_sizes": (16,), **values})
     states = []
-    for peers in (SingleLearner(), AllReducesGradients()):
+    for peers in (LearnerGroup(), AllReducesGradients()):
         observation, rng = Box(-10.0, 10.0, (3,), np.float32), np.random.default_rng(0)
         algorithm = plugin.build(config, observation, SPACES[space], seed=1, total_env_steps=512, peers=peers)
         trajectory = made_up(algorithm, 0, 32)
@@ -99,7 +99,7 @@ def test_steps_are_counted_over_updates() -> None:
 
 @pytest.mark.parametrize("engine", ["compiled", "torch"])
 def test_others_are_told_of_all_matrices(engine: str) -> None:
-    class Told(SingleLearner):
+    class Told(LearnerGroup):
         def register_parameters(self, parameters: Any, matrices: Any) -> None:
             self.parameters, self.matrices = np.asarray(parameters), [LayerWeights(*one) for one in matrices]
 

@@ -90,15 +90,9 @@ def test_one_gradient_step_is_autograds(space: str) -> None:
 def _split(compiled: CompiledPPO) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The first moment by the names of the parameters."""
     policy, moment = compiled.policy, compiled._networks.first
-    parts = []
-    for layout, names in policy._networks():
-        weights, biases = layout.unpack(moment)
-        named = {f"{name}.weight": one for name, one in zip(names, weights, strict=True)}
-        parts.append(named | {f"{name}.bias": one for name, one in zip(names, biases, strict=True)})
-    actor, critic = parts
-    if not policy.is_discrete:
-        actor["head.log_std"] = moment[policy.actor.end :]
-    return critic, actor
+    views = policy.views(moment)
+    critic = {name: view for name, view in views.items() if name.startswith(("critic.", "value_head."))}
+    return critic, {name: view for name, view in views.items() if name not in critic}
 
 
 @pytest.mark.parametrize("space", ["discrete", "box"])

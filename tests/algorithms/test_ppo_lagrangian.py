@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pydantic import ValidationError
 
 from loomrl.algorithms.advantages import RewardScaler
-from loomrl.algorithms.ppo.learner import build_torch
+from loomrl.algorithms.ppo.learner import PPO, first_policy
 from loomrl.algorithms.ppo_lagrangian import (
     CostBatch,
     EpisodeCosts,
@@ -144,7 +144,7 @@ def test_parameters_that_mean_nothing_here_are_refused(given: dict[str, Any], pr
 
 def test_errors_of_the_second_critic_are_not_taken_for_costs() -> None:
     algorithm = learner(initial_multiplier=1.0)
-    plain = build_torch(algorithm.config, OBSERVATION, ACTION, 1, 10_000)
+    plain = PPO(algorithm.config, first_policy(algorithm.config, OBSERVATION, ACTION, 1), 10_000)
     with torch.no_grad():
         algorithm._cost_critic.head.value.weight.mul_(1e-4)
     found = trajectory(np.zeros((6, 2)), np.random.default_rng(5), algorithm)
@@ -254,7 +254,7 @@ def by_hand(values: np.ndarray, next_values: np.ndarray, signal: np.ndarray, end
 def test_advantages_of_rewards_and_costs_are_weighed_by_the_multiplier(multiplier: float) -> None:
     horizon = {"gamma": 0.9, "gae_lambda": 0.8, "cost_gamma": 0.9, "cost_gae_lambda": 0.8}
     algorithm = learner(initial_multiplier=multiplier, **horizon)
-    plain = build_torch(algorithm.config, OBSERVATION, ACTION, 1, 10_000)
+    plain = PPO(algorithm.config, first_policy(algorithm.config, OBSERVATION, ACTION, 1), 10_000)
     rng = np.random.default_rng(5)
     cost = rng.uniform(0.0, 2.0, (6, 2))
     found = trajectory(cost, rng, algorithm)

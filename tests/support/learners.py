@@ -251,7 +251,7 @@ def replay_steps(
         if isinstance(algorithm, dqn_learner.DQN):
             metrics = dict(zip(dqn_learner.STEP_METRICS, algorithm.learner.step(batch, 1e-3)[0].tolist(), strict=True))
         else:
-            sums = algorithm._learner.learn(batch, 1, NoiseOf(ranks, step))
+            sums = algorithm.learner.learn(batch, 1, NoiseOf(ranks, step))
             metrics = dict(zip(sac_learner.STEP_METRICS, sums.tolist(), strict=True))
     state = {name: value for name, value in algorithm.state_dict().items() if "replay." not in name}
     return metrics, state

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from loomrl.algorithms.base import TrainingContext
-from loomrl.algorithms.peers import SingleLearner
+from loomrl.algorithms.peers import LearnerGroup
 from loomrl.algorithms.plugin import accepted_arguments
 
-CONTEXT, PEERS = TrainingContext(segment_env_steps=3), SingleLearner()
+CONTEXT, PEERS = TrainingContext(segment_env_steps=3), LearnerGroup()
 
 
 def test_a_build_is_given_the_optional_arguments_it_takes() -> None:

@@ -3,15 +3,15 @@
 import inspect
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.algorithms.base import Algorithm, CollectedRollout, LearntPolicy, PlayedEpisodes, RolloutCollector, State
+from loomrl.algorithms.base import Algorithm, CollectedRollout, LearntPolicy, PlayedEpisodes, RolloutCollector
 from loomrl.errors import ConfigError
-from loomrl.types import Act, ActFunction, Trajectory
+from loomrl.types import ActFunction
 
 _REQUIRED = ("num_envs", "rollout_length", "policy", "act", "update", "state_dict", "load_state_dict")
 
@@ -39,111 +39,85 @@ def adopted(built: Any, name: str) -> Algorithm:
     return AdoptedAlgorithm(built)
 
 
-class AdoptedAlgorithm(Algorithm):
+class HandingOn:
+    """Hands every public member on that the subclass does not have itself."""
+
+    def __init__(self, to: Any) -> None:
+        self._to = to
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._to, name)
+
+
+def _handed_on(name: str) -> Any:
+    """A member that the base class has too, and that must be the other's all the same."""
+    return property(lambda self: getattr(self._to, name))
+
+
+class AdoptedAlgorithm(HandingOn, Algorithm):
     """Hands everything on to an algorithm that does not derive from the base class; what that one lacks is as in the
     base class."""
 
     def __init__(self, algorithm: Any) -> None:
-        self._algorithm = algorithm
+        super().__init__(algorithm)
         self.num_envs, self.rollout_length = algorithm.num_envs, algorithm.rollout_length
         self.engine = getattr(algorithm, "engine", Algorithm.engine)
         self.device = getattr(algorithm, "device", Algorithm.device)
         policy = algorithm.policy
         self._stepped = None if hasattr(policy, "play") else SteppedPolicy(policy)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._algorithm, name)
+    act, update, with_log_prob = _handed_on("act"), _handed_on("update"), _handed_on("with_log_prob")
+    state_dict, load_state_dict = _handed_on("state_dict"), _handed_on("load_state_dict")
 
     @property
     def cost_limit(self) -> float | None:
-        limit: float | None = getattr(self._algorithm, "cost_limit", None)
+        limit: float | None = getattr(self._to, "cost_limit", None)
         return limit
 
     @property
     def policy(self) -> LearntPolicy:
-        policy: LearntPolicy = self._stepped or self._algorithm.policy
+        policy: LearntPolicy = self._stepped or self._to.policy
         return policy
 
-    def act(self, obs: NDArray[Any], rng: np.random.Generator, **memory: Any) -> Act:
-        chosen: Act = self._algorithm.act(obs, rng, **memory)
-        return chosen
-
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
-        make = getattr(self._algorithm, "collector", None)
+        make = getattr(self._to, "collector", None)
         if make is None:
             return super().collector(envs, seed, act)
         made: RolloutCollector = make(envs, seed)
         is_old = "act" in inspect.signature(made.collect).parameters
-        return CollectorWithAct(made, act or self._algorithm.act) if is_old else made
-
-    def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        metrics: dict[str, float] = self._algorithm.update(trajectory, rng)
-        return metrics
-
-    def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
-        found: Trajectory = self._algorithm.with_log_prob(trajectory)
-        return found
-
-    def state_dict(self) -> State:
-        state: State = self._algorithm.state_dict()
-        return state
-
-    def load_state_dict(self, state: State) -> None:
-        self._algorithm.load_state_dict(state)
+        with_act: Any = CollectorWithAct(made, act or self._to.act) if is_old else made
+        return cast(RolloutCollector, with_act)
 
     def close(self) -> None:
-        getattr(self._algorithm, "close", super().close)()
+        getattr(self._to, "close", super().close)()
 
 
-class SteppedPolicy:
+class SteppedPolicy(HandingOn):
     """A policy without `play`, whose episodes are stepped."""
 
-    def __init__(self, policy: Any) -> None:
-        self._policy = policy
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._policy, name)
-
-    def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
-        actions: NDArray[Any] = self._policy(obs)
-        return actions
+    def __call__(self, obs: NDArray[Any]) -> Any:
+        return self._to(obs)
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
         """None: its episodes are stepped."""
         return None
 
 
-class CollectorWithAct:
+class CollectorWithAct(HandingOn):
     """A collector of the older shape, `collect(act, num_steps, rng)`, with what acts."""
 
     def __init__(self, collector: Any, act: ActFunction) -> None:
-        self._collector, self._act = collector, act
-
-    @property
-    def finished(self) -> list[tuple[float, int]]:
-        """(return, length) of the episodes that ended since the list was last cleared."""
-        found: list[tuple[float, int]] = self._collector.finished
-        return found
+        super().__init__(collector)
+        self._act = act
 
     @property
     def is_resumable(self) -> bool:
         """Whether episodes go on from `state_dict()`; False where the collector does not say."""
-        return getattr(self._collector, "is_resumable", False)
+        return getattr(self._to, "is_resumable", False)
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> CollectedRollout:
         """The next `num_steps` steps of every environment, with what acts."""
-        rollout: CollectedRollout = self._collector.collect(self._act, num_steps, rng)
+        rollout: CollectedRollout = self._to.collect(self._act, num_steps, rng)
         return rollout
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """The environments and their episodes so far: arrays (B, ...)."""
-        state: dict[str, NDArray[Any]] = self._collector.state_dict()
-        return state
-
-    def load_state_dict(self, state: dict[str, NDArray[Any]]) -> int:
-        """Go on from `state_dict()`; returns how many environments begin another episode instead."""
-        return int(self._collector.load_state_dict(state))

@@ -50,28 +50,23 @@ def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def settle_engine(asked: str, obstacle: str | None) -> str:
-    """`compiled` or `torch`, from what the config asks for (`auto`, too) and what keeps the policy from being compiled.
+def settle_engine(asked: str, obstacle: str | None, num_threads: int | None = None) -> str:
+    """`compiled` or `torch`, from what the config asks for (`auto`, too) and what keeps the policy from being compiled;
+    `device`, where that is asked for. `num_threads` None is what the engine takes by itself.
 
     Raises:
-        ConfigError: for `compiled` where there is such an obstacle, naming it.
+        ConfigError: for `compiled` where there is such an obstacle, naming it; for `num_threads: 2` where it would
+            change nothing, on any engine but the compiled one.
     """
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.parameters.engine: compiled cannot learn {obstacle}; set it to auto or torch")
-    return "torch" if asked == "torch" or obstacle is not None else "compiled"
-
-
-def check_threads(engine: str, num_threads: int | None) -> None:
-    """Refuse `num_threads: 2` where it would change nothing; None is what the engine takes by itself.
-
-    Raises:
-        ConfigError: naming the key, for any engine but the compiled one.
-    """
+    engine = asked if asked != "auto" else "compiled" if obstacle is None else "torch"
     if engine != "compiled" and num_threads is not None and num_threads > 1:
         raise ConfigError(
             f"training.parameters.num_threads: found {num_threads}, but only the compiled engine shares its work "
             f"between threads, and this policy learns on engine {engine}; leave num_threads out"
         )
+    return engine
 
 
 class LearntPolicy(Protocol):

@@ -1,9 +1,31 @@
 """All of a module's parameters in one vector: one Adam step, one norm and one clearing in place of one per layer."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from loomrl.algorithms.base import State
 from loomrl.algorithms.peers import LayerWeights
+
+
+class TensorState(ABC):
+    """Whatever is saved and restored as tensors by name."""
+
+    @abstractmethod
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and tensor of all that is saved, on the CPU; writing to a tensor changes it."""
+
+    def state_dict(self) -> State:
+        """Copies of all tensors, as NumPy arrays by name."""
+        return {name: value.numpy().copy() for name, value in self.tensors()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over all tensors from `state_dict()`, in place."""
+        for name, value in self.tensors():
+            value.copy_(torch.from_numpy(np.asarray(state[name])))
 
 
 class FlatParameters:

@@ -1,50 +1,97 @@
-"""The replay of an algorithm that learns off-policy: what it keeps of the spaces, and where."""
+"""Algorithms that learn off-policy: what is theirs whatever they learn, the replay and the count of steps."""
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Generic, TypeVar
 
-import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike
 
-from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, TrainingContext
+from loomrl.algorithms.base import MOST_UNSAVED_SEGMENTS, Algorithm, State, TrainingContext, below
+from loomrl.algorithms.flat import TensorState
+from loomrl.algorithms.peers import LearnerGroup
+from loomrl.algorithms.policies.policy import TrainedPolicy
+from loomrl.algorithms.replay.config import ReplayingConfig
 from loomrl.algorithms.replay.sealed import SealedStorage
 from loomrl.algorithms.replay.spec import ReplaySpec
 from loomrl.algorithms.replay.storage import MappedStorage, MemoryStorage, Storage
 from loomrl.errors import ConfigError
 from loomrl.system.security.encryption import keyring
+from loomrl.types import Trajectory
 
-if TYPE_CHECKING:
-    from loomrl.algorithms.dqn.config import DQNConfig
-    from loomrl.algorithms.sac.config import SACConfig
-
-ReplayStorage = Literal["memory", "disk"]
+_Policy = TypeVar("_Policy", bound=TrainedPolicy)
 
 
-def replay_spec(
-    config: "DQNConfig | SACConfig",
-    context: TrainingContext,
-    observation: gymnasium.Space[Any],
-    action_shape: tuple[int, ...],
-    action_dtype: DTypeLike | None,
-) -> ReplaySpec:
-    """A replay of observations of a space, each frame of a stack once; floats as the networks take them, in float32."""
-    places, kept = context.frame_places, np.dtype(observation.dtype)
-    return ReplaySpec(
-        capacity=config.replay_capacity,
-        num_envs=config.num_envs,
-        obs_shape=observation.shape or (),
-        obs_dtype=np.dtype(np.float32) if kept.kind == "f" else kept,
-        action_shape=action_shape,
-        action_dtype=np.dtype(action_dtype),
-        n_step=config.n_step,
-        gamma=config.gamma,
-        frame_stack=1 if places is None else len(places),
-        frame_places=places,
-    )
+class ReplayingAlgorithm(Algorithm, Generic[_Policy]):
+    """Learns a policy from replayed transitions of its own acting.
+
+    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
+    """
+
+    learner: TensorState  # takes gradient steps, and holds what is learnt beside the policy
+
+    def __init__(
+        self,
+        config: ReplayingConfig,
+        policy: _Policy,
+        context: TrainingContext,
+        peers: LearnerGroup,
+        action_shape: tuple[int, ...],
+        action_dtype: DTypeLike | None,
+    ) -> None:
+        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
+        self._policy, self.peers = policy, peers
+        self._storage = replay_storage(config, context)
+        places, observed = context.frame_places, policy.observation_space
+        kept = np.dtype(observed.dtype)
+        spec = ReplaySpec(
+            capacity=config.replay_capacity,
+            num_envs=config.num_envs,
+            obs_shape=observed.shape or (),
+            obs_dtype=np.dtype(np.float32) if kept.kind == "f" else kept,  # as the networks take them
+            action_shape=action_shape,
+            action_dtype=np.dtype(action_dtype),
+            n_step=config.n_step,
+            gamma=config.gamma,
+            frame_stack=1 if places is None else len(places),  # each frame of a stack is kept once
+            frame_places=places,
+        )
+        self._replay = self._make_replay(spec, self._storage)
+        self._env_steps = 0  # of the trajectories seen by `update`
+        self._steps_ahead = 0  # acted since
+
+    def _make_replay(self, spec: ReplaySpec, storage: Storage) -> Any:
+        from loomrl.algorithms.replay.buffer import ReplayBuffer  # here: numba takes a while to import
+
+        return ReplayBuffer(spec, storage)
+
+    @property
+    def policy(self) -> _Policy:
+        """The policy as it is now."""
+        return self._policy
+
+    def _remember(self, trajectory: Trajectory) -> None:
+        self._replay.add(trajectory)
+        self._env_steps += trajectory.reward.size * self.peers.num_learners
+        self._steps_ahead = 0
+
+    def state_dict(self) -> State:
+        """The engine's state, the replay and the number of steps."""
+        state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
+        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
+        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
+        self.learner.load_state_dict(below("learner.", state))
+        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
+
+    def close(self) -> None:
+        """Close the replay buffer's storage, and its folder where it has one."""
+        self._storage.close()
 
 
-def replay_storage(config: "DQNConfig | SACConfig", context: TrainingContext) -> Storage:
+def replay_storage(config: ReplayingConfig, context: TrainingContext) -> Storage:
     """Memory, or the folder that training gives; it holds what was saved as long as `TrainingContext` demands.
 
     Where keys are configured its files are encrypted.

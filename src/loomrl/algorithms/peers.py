@@ -1,13 +1,13 @@
 """What the learners of one policy do together, each with rollouts of its own.
 
-Every method is a meeting: all learners call it, in the same order, and each waits there for the others. `SingleLearner`
-is a learner without others; `loomrl.training.distributed` has those of several processes.
+Every method is a meeting: all learners call it, in the same order, and each waits there for the others.
+`loomrl.training.distributed` has the learners of several processes.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,24 +41,22 @@ class LayerWeights(NamedTuple):
     columns: int
 
 
-class LearnerGroup(Protocol):
+class LearnerGroup:
     """All learners of a policy, as one of them sees them. Vectors are float32 arrays or tensors and are changed in
     place.
 
     The learners either average every gradient, or take steps of their own and synchronise their parameters from time to
-    time.
+    time. This class itself is a group of one learner: nothing is sent, and every value stays as it is.
     """
 
-    rank: int  # this learner's, from 0
-    num_learners: int
-
-    @property
-    def all_reduces_gradients(self) -> bool:
-        """Whether `all_reduce_gradient` must be called before every gradient step."""
+    rank: int = 0  # this learner's, from 0
+    num_learners: int = 1
+    all_reduces_gradients: bool = False  # whether `all_reduce_gradient` must be called before every gradient step
 
     @property
     def steps_until_synchronisation(self) -> float:
         """How many gradient steps may be taken before `count_steps` must be called; infinite where it never must."""
+        return math.inf
 
     def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
         """Register a parameter vector (P,) and the matrices in it; called once for each optimiser. All copies become
@@ -76,64 +74,26 @@ class LearnerGroup(Protocol):
 
     def all_reduce_moments(self, moments: Moments) -> Moments:
         """Mean, variance and count of all learners' values together, of the shape that is given."""
+        return moments
 
     def all_reduce_mean(self, values: FloatArray) -> FloatArray:
         """The mean of an array (K,) over all learners, (K,)."""
+        return values
 
     def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
         """The result of `compute` on the first learner, sent to all; the others do not compute it."""
+        return compute()
 
     def metrics(self) -> dict[str, float]:
         """What communication has cost this learner since the last call, such as `bytes_sent`; empty where nothing."""
+        return {}
 
     def state_dict(self) -> State:
         """The state of the communication, such as outer momentum: what neither policy nor algorithm holds."""
+        return {}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`; called after the algorithm has loaded its own state."""
 
 
-class SingleLearner:
-    """A group of one learner: nothing is sent, and every value stays as it is."""
-
-    rank, num_learners = 0, 1
-    all_reduces_gradients = False
-    steps_until_synchronisation = math.inf
-
-    def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Do nothing: no other learner has a copy of the parameters."""
-
-    def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Leave the gradient (P,) as it is: the mean over one learner."""
-
-    def count_steps(self, num_steps: int) -> None:
-        """Do nothing: there is no synchronisation to count steps for."""
-
-    def synchronise(self) -> None:
-        """Do nothing: one learner's parameters equal themselves."""
-
-    def all_reduce_moments(self, moments: Moments) -> Moments:
-        """The moments as they are: one learner has all values."""
-        return moments
-
-    def all_reduce_mean(self, values: FloatArray) -> FloatArray:
-        """The array (K,) as it is: the mean over one learner."""
-        return values
-
-    def broadcast_from_first(self, compute: Callable[[], Json]) -> Json:
-        """The result of `compute`: the only learner is the first."""
-        return compute()
-
-    def metrics(self) -> dict[str, float]:
-        """An empty dictionary: a single learner sends nothing."""
-        return {}
-
-    def state_dict(self) -> State:
-        """An empty dictionary: a single learner has no state of communication."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Do nothing: a single learner has no state of communication."""
-
-
-ALONE = SingleLearner()
+ALONE = LearnerGroup()

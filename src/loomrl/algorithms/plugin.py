@@ -42,8 +42,6 @@ class LoadedPlugin:
     ACTS_BY_POLICY: bool
     takes_peers: bool
     takes_context: bool
-    _choose_engine: Callable[..., str] | None
-    _for_backend: Callable[..., Section] | None
 
     @classmethod
     def of(cls, plugin: AlgorithmPlugin, place: str) -> Self:
@@ -66,8 +64,6 @@ class LoadedPlugin:
             ACTS_BY_POLICY=getattr(plugin, "ACTS_BY_POLICY", False),
             takes_peers=_PEERS in arguments,
             takes_context=not arguments.isdisjoint({_CONTEXT, _FORMER_CONTEXT}),
-            _choose_engine=getattr(plugin, "choose_engine", None),
-            _for_backend=getattr(plugin, "for_backend", None),
         )
 
     def choose_engine(
@@ -78,13 +74,12 @@ class LoadedPlugin:
         Raises:
             ConfigError: when the engine that is asked for cannot learn in these spaces.
         """
-        choose = self._choose_engine
-        return "torch" if choose is None else str(choose(config, observation_space, action_space))
+        return str(self.module.choose_engine(config, observation_space, action_space)) if self.has_engines else "torch"
 
     @property
     def has_engines(self) -> bool:
         """Whether the plug-in chooses between engines."""
-        return self._choose_engine is not None
+        return hasattr(self.module, "choose_engine")
 
     def for_backend(self, config: Any, backend: str) -> Section:
         """The config as it is for environments of a back-end: as it was, where the plug-in does not say.
@@ -92,14 +87,14 @@ class LoadedPlugin:
         Raises:
             ConfigError: for a back-end from which the algorithm does not learn; "device", where it does not say.
         """
-        if self._for_backend is not None:
-            return self._for_backend(config, backend)
-        if backend == "device":
+        adapted: Section = config
+        if hasattr(self.module, "for_backend"):
+            adapted = self.module.for_backend(config, backend)
+        elif backend == "device":
             raise ConfigError(
                 f"environment.backend: {backend} gives tensors, from which algorithm {self.NAME!r} does not learn; "
                 'set it to "auto", or training.algorithm to ppo'
             )
-        adapted: Section = config
         return adapted
 
     def build(

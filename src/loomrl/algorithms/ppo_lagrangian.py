@@ -61,10 +61,7 @@ class PPOLagrangianConfig(ppo.Config):
             raise ValueError(
                 "rewards are weighed against costs by normalised advantages; leave normalize_advantages out"
             )
-        if self.num_threads > 1:
-            raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which learns no costs")
-        if self.engine in ("compiled", "device"):
-            raise ValueError(f"`engine: {self.engine}` learns no costs; leave `engine` at auto, or set it to torch")
+        self.require_torch("learns no costs")
         return self
 
 
@@ -265,15 +262,7 @@ class PPOLagrangian(PPO):
         cost_advantage = torch.from_numpy(centred.astype(np.float32)).ravel()
         multiplier = self._multiplier.value
         combined = (batch.advantage - multiplier * cost_advantage) / (1.0 + multiplier)
-        return CostBatch(
-            batch.features,
-            batch.action,
-            batch.log_prob,
-            batch.value,
-            combined,
-            batch.returns,
-            cost_returns=cost_returns,
-        )
+        return CostBatch(**{**vars(batch), "advantage": combined}, cost_returns=cost_returns)
 
     def _step(self, batch: PPOBatch, clip_epsilon: float) -> Tensor:
         assert isinstance(batch, CostBatch)

@@ -23,7 +23,7 @@ from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import needs_successor_value
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.policies.recurrent import RecurrentPolicy
-from loomrl.algorithms.ppo.learner import PPO, clipped_policy_loss, squared_value_loss
+from loomrl.algorithms.ppo.learner import PPO, PPOBatch, begin_log_std, clipped_policy_loss, squared_value_loss
 from loomrl.types import Act, FloatArray, Trajectory
 
 NAME = "recurrent_ppo"
@@ -47,10 +47,7 @@ class RecurrentPPOConfig(ppo.Config):
             raise ValueError(
                 f"batch_size {self.batch_size} holds no whole sequence of {self.sequence_length} steps; raise it"
             )
-        if self.num_threads > 1:
-            raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which has no memory")
-        if self.engine in ("compiled", "device"):
-            raise ValueError(f"`engine: {self.engine}` has no memory; leave `engine` at auto, or set it to torch")
+        self.require_torch("has no memory")
         return self
 
 
@@ -58,23 +55,11 @@ Config = RecurrentPPOConfig  # as all plug-ins of this kind name it
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """N sequences of L steps as the losses need them."""
+class Sequences(PPOBatch):
+    """N sequences of L steps as the losses need them: what `PPOBatch` has, with an axis L behind N."""
 
-    features: Tensor  # (N, L, dim), normalised
     memory: Tensor  # (N, M) before the first step
     starts: Tensor  # (N, L), 1 where a step begins an episode
-    action: Tensor  # (N, L) or (N, L, A), raw actions: see `Distribution`
-    log_prob: Tensor  # (N, L) of the policy that acted
-    value: Tensor  # (N, L)
-    advantage: Tensor  # (N, L)
-    returns: Tensor  # (N, L) what the critic's values are fitted to
-
-    def __getitem__(self, rows: Any) -> "Sequences":
-        return Sequences(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
-    def __len__(self) -> int:
-        return len(self.log_prob)
 
 
 class RecurrentPPO(PPO):
@@ -99,7 +84,7 @@ class RecurrentPPO(PPO):
         return replace(drawn, memory=after.numpy(), extras={**drawn.extras, "memory": before})
 
     @torch.no_grad()
-    def _prepare(self, trajectory: Trajectory) -> Sequences:  # type: ignore[override]
+    def _prepare(self, trajectory: Trajectory) -> Sequences:
         """Values, probabilities and advantages of a whole rollout (T, B), in sequences."""
         policy, (num_steps, num_envs) = self._policy, trajectory.reward.shape
         ended = trajectory.terminated | trajectory.truncated
@@ -115,11 +100,11 @@ class RecurrentPPO(PPO):
         advantage, returns = self._advantages(trajectory, value.numpy(), last_value.numpy())
         raw_action = policy.distribution.raw_actions(trajectory)
         log_prob, _ = policy.distribution.log_prob_and_entropy(policy.parameters_of(after.flatten(0, 1)), raw_action)
-        steps = (by_time, torch.from_numpy(starts), raw_action.reshape(num_steps, num_envs, *raw_action.shape[1:]),
+        steps = (by_time, raw_action.reshape(num_steps, num_envs, *raw_action.shape[1:]),
                  log_prob.reshape(num_steps, num_envs), value, advantage, returns)  # fmt: skip
-        features, cut_starts, *rest = (self._cut(part) for part in steps)
         first = self._cut(memory)[:, 0]
-        return Sequences(features, first, cut_starts, *rest)
+        cut = [*map(self._cut, steps), first, self._cut(torch.from_numpy(starts))]
+        return Sequences(*cut)
 
     def _cut(self, steps: Tensor) -> Tensor:
         """(T, B, ...) -> (N, L, ...): each environment's steps in pieces of L."""
@@ -127,10 +112,9 @@ class RecurrentPPO(PPO):
         pieces = steps.reshape(-1, length, *steps.shape[1:])  # (T / L, L, B, ...)
         return pieces.swapaxes(1, 2).reshape(-1, length, *steps.shape[2:])
 
-    def _losses(  # type: ignore[override]
-        self, batch: Sequences, clip_epsilon: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _losses(self, batch: PPOBatch, clip_epsilon: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N, L)."""
+        assert isinstance(batch, Sequences)
         policy = self._policy
         after = policy.unroll(batch.features, batch.memory, batch.starts).flatten(0, 1)
         raw_action = batch.action.flatten(0, 1)
@@ -155,12 +139,12 @@ def build(
         NAME,
         observation_space,
         action_space,
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
-        normalize_observations=config.normalize_observations,
+        config.hidden_sizes,
+        config.activation,
+        config.normalize_observations,
+        torch.Generator().manual_seed(seed),
         memory_size=config.memory_size,
-        generator=torch.Generator().manual_seed(seed),
-        initial_log_std=config.initial_log_std,
-        squash_actions=config.squash_actions,
+        **config.network,
     )
+    begin_log_std(policy.head, config)
     return RecurrentPPO(config, policy, total_env_steps, peers)

@@ -10,8 +10,9 @@ A third party adds one with, in its `pyproject.toml`:
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from loomrl.training.config import TrainingConfig
 
 GROUP = "loomrl.algorithms"
+_Read = TypeVar("_Read", bound=Section)
 _PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
 
@@ -72,14 +74,7 @@ def validate(config: "TrainingConfig") -> Section:
     Raises:
         ConfigError: naming the key, what was found and what is allowed.
     """
-    return _read(get_algorithm(config.algorithm), config)
-
-
-def _read(plugin: LoadedPlugin, config: "TrainingConfig") -> Section:
-    try:
-        return plugin.Config.model_validate(config.parameters)
-    except ValidationError as error:
-        raise ConfigError(explain(error, plugin.Config, "training.parameters")) from error
+    return read_section(get_algorithm(config.algorithm).Config, config.parameters, "training.parameters")
 
 
 def parameters_for(config: "TrainingConfig", backend: str) -> Section:
@@ -88,8 +83,19 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
     Raises:
         ConfigError: for parameters, or a back-end, the algorithm does not accept.
     """
-    plugin = get_algorithm(config.algorithm)
-    return plugin.for_backend(_read(plugin, config), backend)
+    return get_algorithm(config.algorithm).for_backend(validate(config), backend)
+
+
+def read_section(section: type[_Read], values: Mapping[str, Any], place: str) -> _Read:
+    """Values as a section.
+
+    Raises:
+        ConfigError: naming `place`, the key, what was found and what is allowed.
+    """
+    try:
+        return section.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(explain(error, section, place)) from error
 
 
 def explain(error: ValidationError, section: type[Section], place: str) -> str:

@@ -9,16 +9,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from loomrl.algorithms.registry import explain
+from loomrl.algorithms.registry import read_section
 from loomrl.errors import ConfigError
 from loomrl.system.schema import Section
-
-_Read = TypeVar("_Read", bound=Section)
 
 
 class PolicySection(Section):
@@ -60,7 +58,7 @@ class Sections(Section):
         Raises:
             ConfigError: naming the key, what was found and what is allowed.
         """
-        return read_section(cls, dict(config), "config")
+        return read_section(cls, config, "config")
 
     @property
     def num_workers(self) -> int | None:
@@ -87,18 +85,6 @@ class Sections(Section):
         if "hidden_sizes" in given:
             raise ConfigError("policy_config.encoder_dims and training_config.hidden_sizes are one thing; give it once")
         return {**given, "hidden_sizes": self.policy_config.encoder_dims}
-
-
-def read_section(section: type[_Read], values: dict[str, Any], place: str) -> _Read:
-    """Values as a section.
-
-    Raises:
-        ConfigError: naming `place`, the key, what was found and what is allowed.
-    """
-    try:
-        return section.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(explain(error, section, place)) from error
 
 
 def _action_dim(action: gymnasium.Space[Any]) -> int:

@@ -5,8 +5,8 @@ import torch
 from torch.distributions import Normal
 
 from loomrl.algorithms.networks.modules import (
-    CategoricalPolicyHead,
     GaussianPolicyHead,
+    LogitsHead,
     PolicyNetwork,
     StateEncoder,
     ValueHead,
@@ -50,7 +50,7 @@ def test_weights_start_orthogonal() -> None:
 
 
 def test_first_policy_is_nearly_uniform() -> None:
-    probabilities = CategoricalPolicyHead(64, 4)(torch.ones(1, 64)).probs
+    probabilities = LogitsHead(64, 4)(torch.ones(1, 64)).softmax(-1)
     torch.testing.assert_close(probabilities, torch.full((1, 4), 0.25), atol=0.06, rtol=0)
 
 

@@ -175,3 +175,9 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text('{"format_version": 2}')
     with pytest.raises(ArtifactError, match="policy.json is not a valid PolicyArchitecture"):
         load_policy(tmp_path)
+
+
+def test_a_key_that_no_network_is_built_by_is_an_error() -> None:
+    spaces = Box(-1.0, 1.0, (2,), np.float32), Box(-1.0, 1.0, (1,), np.float32)
+    with pytest.raises(TypeError, match="ActorCriticPolicy.for_spaces got unknown squash_action$"):
+        ActorCriticPolicy.for_spaces("ppo", *spaces, (8,), "tanh", squash_action=True)

@@ -172,7 +172,7 @@ def test_a_second_thread_is_refused_by_torch_and_the_compiled_engine_takes_it_un
             make(**values, num_threads=2)
     alone = make()
     assert alone.config.num_threads is None
-    assert alone._learner._num_threads == min(2, num_processors())
+    assert alone.learner._num_threads == min(2, num_processors())
 
 
 @pytest.mark.parametrize(

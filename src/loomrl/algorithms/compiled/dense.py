@@ -9,13 +9,11 @@ Example:
     layout = Layout(num_inputs=4, hidden_sizes=(64, 64), num_outputs=2)
     forward(parameters, layout.table, TANH, x, hidden, out)           # x (N, 4) -> hidden, out (N, 2)
     backward(parameters, layout.table, TANH, x, hidden, d_out, gradient, scratch)
-    input_gradient(parameters, layout.table, scratch, d_x)            # after backward: (N, 4)
 
 with `hidden` and `scratch` made by `layout.hidden(N)` and `layout.scratch(N)`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,17 +62,6 @@ class Layout:
         """A new array for the intermediate results of `backward` on `num_rows` rows."""
         widest = max(self.widths[1:-1])
         return np.zeros(2 * num_rows * widest + widest * widest, np.float32)
-
-    def pack(self, vector: Vector, weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]]) -> None:
-        """Write weights (O, I), as torch has them, and biases (O,) of all layers into a vector."""
-        for layer, (matrix, bias) in enumerate(zip(weights, biases, strict=True)):
-            into_weights, into_bias = self.views(vector, layer)
-            into_weights[...], into_bias[...] = matrix, bias
-
-    def unpack(self, vector: Vector) -> tuple[list[Matrix], list[Vector]]:
-        """Copies of the weights (O, I) and biases (O,) of all layers, without padding."""
-        views = [self.views(vector, layer) for layer in range(len(self.table))]
-        return [weights.copy() for weights, _ in views], [bias.copy() for _, bias in views]
 
     def matrices(self) -> list[tuple[int, int, int]]:
         """Where each layer's weights begin in the vector, and their rows and columns, padding included."""
@@ -234,12 +221,3 @@ def backward(
             begin = half - begin
             slope = scratch[begin : begin + num_rows * num_inputs]
             matmul(d_outputs, turned, slope.reshape((num_rows, num_inputs)))
-
-
-@compiled
-def input_gradient(parameters: Vector, table: Table, scratch: Vector, d_x: Matrix) -> None:
-    """The gradient d_x (N, I) of the inputs, after `backward` left what it needs in `scratch`."""
-    num_inputs, num_outputs, weights_at, bias_at = table[0]
-    num_rows = d_x.shape[0]
-    slope = scratch[: num_rows * num_outputs].reshape((num_rows, num_outputs))
-    project(slope, parameters[weights_at:bias_at].reshape((num_inputs, num_outputs)), d_x)

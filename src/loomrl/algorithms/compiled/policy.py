@@ -134,18 +134,21 @@ class CompiledPolicy:
     def _head(self) -> str:
         return "head.logits" if self.is_discrete else "head.mean"
 
-    def _names(self, encoder: str, last: str) -> list[str]:
-        hidden = range(len(self.architecture.hidden_sizes))
-        return [*(f"{encoder}.layers.{2 * index}" for index in hidden), last]
+    def views(self, vector: Vector) -> dict[str, NDArray[Any]]:
+        """The weights that lie in a vector like `parameters`, where they lie in it, by name."""
+        views: dict[str, NDArray[Any]] = {}
+        networks = ((self.actor, "actor", self._head), (self.critic, "critic", "value_head.value"))
+        for layout, encoder, last in networks:
+            hidden = [f"{encoder}.layers.{2 * index}" for index in range(len(self.architecture.hidden_sizes))]
+            for layer, name in enumerate([*hidden, last]):
+                views[f"{name}.weight"], views[f"{name}.bias"] = layout.views(vector, layer)
+        if not self.is_discrete:
+            views["head.log_std"] = vector[self.actor.end :]
+        return views
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of the weights and of the normaliser's statistics, by name."""
-        arrays: dict[str, NDArray[Any]] = {}
-        for layout, names in self._networks():
-            for name, weights, bias in zip(names, *layout.unpack(self.parameters), strict=True):
-                arrays |= {f"{name}.weight": weights, f"{name}.bias": bias}
-        if not self.is_discrete:
-            arrays["head.log_std"] = self.parameters[self.actor.end :].copy()
+        arrays = {name: view.copy() for name, view in self.views(self.parameters).items()}
         if self.normalizer is not None:
             arrays |= {f"normalizer.{name}": value for name, value in self.normalizer.arrays().items()}
         return arrays
@@ -156,18 +159,9 @@ class CompiledPolicy:
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})
 
-    def _networks(self) -> list[tuple[Layout, list[str]]]:
-        return [
-            (self.actor, self._names("actor", self._head)),
-            (self.critic, self._names("critic", "value_head.value")),
-        ]
-
     def _load_weights(self, arrays: dict[str, NDArray[Any]]) -> None:
-        for layout, names in self._networks():
-            weights, biases = ([arrays[f"{name}.{kind}"] for name in names] for kind in ("weight", "bias"))
-            layout.pack(self.parameters, weights, biases)
-        if not self.is_discrete:
-            self.parameters[self.actor.end :] = arrays["head.log_std"]
+        for name, view in self.views(self.parameters).items():
+            view[...] = arrays[name]
 
     def save(self, folder: Path) -> None:
         """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""

@@ -4,42 +4,28 @@ The work is done by the kernels of `compiled.dqn` on one vector of parameters. T
 vector, so that it is always what was learnt.
 """
 
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.compiled import dqn as kernels
+from loomrl.algorithms.compiled.dense import Layout, padded
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.policy import ActionValuePolicy, DuelingHead
+from loomrl.algorithms.flat import TensorState
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
-from loomrl.environment.wrappers.flat import parts_of
 from loomrl.types import FloatArray
 
 if TYPE_CHECKING:
-    from loomrl.algorithms.compiled.dense import Layout
-    from loomrl.algorithms.compiled.rollout import CompiledCollector
     from loomrl.algorithms.dqn.learner import DQN
 
 Vector = NDArray[np.float32]
-
-
-def obstacle(config: DQNConfig, observation_space: gymnasium.Space[Any]) -> str | None:
-    """What these kernels do not have; None where they can learn the policy."""
-
-    if config.activation not in ACTIVATIONS:
-        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
-    floats = isinstance(observation_space, gymnasium.spaces.Box) and np.dtype(observation_space.dtype).kind == "f"
-    if not floats or not all(part.kind == "box" for part in parts_of(observation_space)):
-        return f"from observations {observation_space} (it takes a Box of floats)"
-    return None
 
 
 class GreedyNetwork:
@@ -52,9 +38,7 @@ class GreedyNetwork:
     low = high = np.zeros(0, np.float32)
     shift_and_scale = (low, low)
 
-    def __init__(self, policy: ActionValuePolicy, layout: "Layout", parameters: Vector, activation: int) -> None:
-        from loomrl.algorithms.compiled.dense import Layout
-
+    def __init__(self, policy: ActionValuePolicy, layout: Layout, parameters: Vector, activation: int) -> None:
         self._policy, self._layout, self._parameters, self.activation = policy, layout, parameters, activation
         self.num_outputs = policy.num_actions
         self._is_plain = layout.sizes[-1] == policy.num_actions
@@ -84,15 +68,13 @@ class GreedyNetwork:
         return (index + self._policy.first_action).astype(self._policy.action_space.dtype, copy=False)
 
 
-class CompiledDQNEngine:
-    """A `DQNEngine` of compiled kernels: equal to `TorchDQNEngine` within float tolerance."""
+class CompiledDQNEngine(TensorState):
+    """DQN's gradient steps by compiled kernels: equal to `TorchDQNEngine`'s within float tolerance."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
-        from loomrl.algorithms.compiled import dqn as kernels
-
-        self._kernels, self._config, self._policy, self._peers = kernels, config, policy, peers
+        self._config, self._policy, self._peers = config, policy, peers
         self._layout = _layout(policy)
-        self._num_steps = 0
+        self._num_steps = np.zeros((), np.int64)  # gradient steps taken
         rows = max(config.batch_size, config.num_envs)
         self._networks = kernels.DQNNetworks(
             **{name: np.zeros(self._layout.end, np.float32) for name in (*_SAVED, "gradient")},
@@ -118,16 +100,16 @@ class CompiledDQNEngine:
         obs = np.ascontiguousarray(obs.reshape(len(obs), -1), np.float32)
         out = np.empty((len(obs), self._layout.sizes[-1]), np.float32)
         action = np.empty(len(obs), np.int64)
-        self._kernels.greedy(self._networks, self._shape, obs, out, action)
+        kernels.greedy(self._networks, self._shape, obs, out, action)
         return action
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
         """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
-        config, rows, kernels = self._config, self._rows(batch), self._kernels
+        config, rows = self._config, self._rows(batch)
         metrics = np.empty(4)
         self._num_steps += 1
         given = (self._networks, self._shape, rows, config.double)
-        how = (self._num_steps, learning_rate, config.max_grad_norm, config.averaging)
+        how = (int(self._num_steps), learning_rate, config.max_grad_norm, config.averaging)
         if self._peers.all_reduces_gradients:
             kernels.batch_gradient(*given, metrics)
             self._peers.all_reduce_gradient(self._networks.gradient)
@@ -137,9 +119,9 @@ class CompiledDQNEngine:
         self._peers.count_steps(1)
         return metrics, rows.td_error
 
-    def _rows(self, batch: Transitions) -> Any:
+    def _rows(self, batch: Transitions) -> kernels.TransitionBatch:
         size, num_outputs = len(batch.index), self._layout.sizes[-1]
-        return self._kernels.TransitionBatch(
+        return kernels.TransitionBatch(
             obs=batch.obs.reshape(size, -1),
             action=batch.action.astype(np.int64, copy=False) - self._policy.first_action,
             reward=batch.reward,
@@ -157,16 +139,11 @@ class CompiledDQNEngine:
         """Copy the online network's parameters to the target network."""
         self._networks.target[:] = self._networks.parameters
 
-    def state_dict(self) -> State:
-        """Copies of both networks' parameters and Adam's moments, (P,) each, and the number of steps taken."""
-        state: State = {name: getattr(self._networks, name).copy() for name in _SAVED}
-        return state | {"num_steps": self._num_steps}
-
-    def load_state_dict(self, state: State) -> None:
-        """Take over networks, moments and number of steps from `state_dict()`, in place."""
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and tensor of both networks' parameters and Adam's moments, (P,) each, and the number of steps taken."""
+        yield "num_steps", torch.from_numpy(self._num_steps)
         for name in _SAVED:
-            getattr(self._networks, name)[:] = state[name]
-        self._num_steps = int(state["num_steps"])
+            yield name, torch.from_numpy(getattr(self._networks, name))
 
 
 _SAVED = ("parameters", "target", "first", "second")
@@ -175,9 +152,7 @@ _SAVED = ("parameters", "target", "first", "second")
 # --- the policy as views of a vector ----------------------------------------------------------------------------
 
 
-def _layout(policy: ActionValuePolicy) -> "Layout":
-    from loomrl.algorithms.compiled.dense import Layout, padded
-
+def _layout(policy: ActionValuePolicy) -> Layout:
     sizes = list(policy.architecture.hidden_sizes)
     num_outputs = policy.num_actions * policy.num_quantiles
     if policy.dueling:  # both streams are one layer, and the state's value comes before the advantages
@@ -186,7 +161,7 @@ def _layout(policy: ActionValuePolicy) -> "Layout":
     return Layout(policy.preprocessor.dim, sizes, num_outputs)
 
 
-def _bind(policy: ActionValuePolicy, layout: "Layout", vector: Vector) -> None:
+def _bind(policy: ActionValuePolicy, layout: Layout, vector: Vector) -> None:
     """Move the policy's parameters into the vector; from there on they are views of it."""
     layers = [layout.views(vector, index) for index in range(len(layout.table))]
     shared = [module for module in policy.encoder.modules() if isinstance(module, nn.Linear)]
@@ -216,18 +191,6 @@ def _become(module: nn.Linear, weight: NDArray[np.float32], bias: Vector) -> Non
 
 
 # --- acting in compiled environments ----------------------------------------------------------------------------
-
-
-def make_collector(algorithm: "DQN", envs: VectorEnv[Any, Any, Any], seed: int) -> "CompiledCollector | None":
-    """A collector whose rollout is one call, where environments and policy are compiled; else None."""
-    from loomrl.environment.vector.batched import BatchedVectorEnv
-
-    network: Any = algorithm.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
-    if network is None or not isinstance(envs, BatchedVectorEnv):
-        return None
-    from loomrl.algorithms.compiled.rollout import CompiledCollector
-
-    return CompiledCollector(network, envs, seed, partial(exploring_noise, algorithm))
 
 
 def exploring_noise(algorithm: "DQN", shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:

@@ -4,11 +4,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loomrl.algorithms.off_policy import ReplayStorage
-from loomrl.system.schema import Section
+from loomrl.algorithms.replay.config import ReplayingConfig
 
 
-class DQNConfig(Section):
+class DQNConfig(ReplayingConfig):
     """DQN's parameters; the defaults solve CartPole-v1."""
 
     num_envs: int = Field(default=8, ge=1)
@@ -18,7 +17,6 @@ class DQNConfig(Section):
     learning_rate: float = Field(default=1e-3, gt=0)
     learning_rate_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the last step
     learning_starts: int = Field(default=64, ge=0)  # environment steps at random before the first gradient step
-    gamma: float = Field(default=0.99, ge=0, le=1)
     n_step: int = Field(default=5, ge=1)
     tau: float | None = Field(default=None, gt=0, le=1)  # Polyak averaging after each gradient step; None: 0.01
     target_update_interval: int | None = Field(default=None, ge=1)  # environment steps between copies, in its place
@@ -32,16 +30,12 @@ class DQNConfig(Section):
     dueling: bool = False
     num_quantiles: int | None = Field(default=None, ge=2)  # None: expected returns in place of their distribution
     replay_capacity: int = Field(default=100_000, ge=1)  # transitions
-    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
     prioritized: bool = False
     priority_exponent: float = Field(default=0.6, ge=0, le=1)  # alpha; 0 is uniform
     importance_exponent: float = Field(default=0.4, ge=0, le=1)  # beta at the start; 1 at the last step
-    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it has what the policy needs
 
     @model_validator(mode="after")
     def _consistent(self) -> "DQNConfig":
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
         if self.dueling and len(self.hidden_sizes) < 2:
             raise ValueError("`dueling` gives each stream the last of hidden_sizes and shares the others; give two")
         if self.tau is not None and self.target_update_interval is not None:
@@ -51,13 +45,6 @@ class DQNConfig(Section):
         if self.epsilon_final > self.epsilon_initial:
             raise ValueError(
                 f"epsilon_final {self.epsilon_final} is above epsilon_initial {self.epsilon_initial}; swap them"
-            )
-        if self.batch_size > self.replay_capacity:
-            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
-        if self.replay_capacity % self.num_envs:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
-                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
             )
         return self
 

@@ -14,7 +14,8 @@ steps with autograd, `compiled.py` the same steps as machine code.
 `docs/algorithms/dqn.md` lists the details, the metrics and what was measured.
 """
 
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -22,53 +23,31 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from loomrl.algorithms.base import (
-    ALONE,
-    Algorithm,
-    RolloutCollector,
-    State,
-    TrainingContext,
-    below,
-    settle_engine,
-)
+from loomrl.algorithms.base import ALONE, RolloutCollector, TrainingContext, settle_engine
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.policy import ActionValuePolicy
-from loomrl.algorithms.off_policy import replay_spec, replay_storage
+from loomrl.algorithms.off_policy import ReplayingAlgorithm
 from loomrl.algorithms.peers import ALONE as NO_PEERS
 from loomrl.algorithms.peers import LearnerGroup
-from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, Transitions
+from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, ReplaySpec, Transitions
 from loomrl.algorithms.replay.storage import Storage
+from loomrl.environment.wrappers.flat import parts_of
 from loomrl.types import Act, ActFunction, FloatArray, Trajectory
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.dqn.compiled import CompiledDQNEngine
+    from loomrl.algorithms.dqn.torch_engine import TorchDQNEngine
 
 NAME = "dqn"
 Policy = ActionValuePolicy
 STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient step
 
 
-class DQNEngine(Protocol):
-    """Holds the online and the target network, chooses greedy actions and takes gradient steps."""
+class DQN(ReplayingAlgorithm[ActionValuePolicy]):
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
 
-    def greedy(self, obs: NDArray[Any]) -> NDArray[np.int64]:
-        """Observations (B, *obs) -> indices (B,) of the actions of highest value."""
-
-    def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """One gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
-
-    def copy_target(self) -> None:
-        """Make the target network equal to the online one."""
-
-    def state_dict(self) -> State:
-        """Arrays by name: parameters of both networks and the optimiser's state."""
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
-
-
-class DQN(Algorithm):
-    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting.
-
-    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
-    """
+    learner: "TorchDQNEngine | CompiledDQNEngine"
 
     def __init__(
         self,
@@ -78,22 +57,22 @@ class DQN(Algorithm):
         context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> None:
-        self.config, self.peers = config, peers
-        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
-        self._policy = policy
+        from loomrl.algorithms.dqn import compiled, torch_engine  # here: numba takes a while to import
+
+        self.config = config
         self.engine = choose_engine(config, policy.observation_space, policy.action_space)
-        self.learner = _make_learner(config, policy, self.engine, peers)
-        self._storage = replay_storage(config, context)
-        self._replay = _make_replay(config, policy, context, self._storage)
+        engine = torch_engine.TorchDQNEngine if self.engine == "torch" else compiled.CompiledDQNEngine
+        self.learner = engine(config, policy, peers)
+        super().__init__(config, policy, context, peers, (), policy.action_space.dtype)
         self._batch = Transitions.empty(self._replay.spec, config.batch_size)
         self._total_env_steps = total_env_steps
-        self._env_steps = 0  # of the trajectories seen by `update`
-        self._steps_ahead = 0  # acted since
 
-    @property
-    def policy(self) -> ActionValuePolicy:
-        """The policy as it is now."""
-        return self._policy
+    def _make_replay(self, spec: ReplaySpec, storage: Storage) -> Any:
+        if self.config.prioritized:
+            from loomrl.algorithms.replay.prioritized import PrioritizedReplay
+
+            return PrioritizedReplay(spec, self.config.priority_exponent, storage=storage)
+        return super()._make_replay(spec, storage)
 
     # --- acting ---
 
@@ -135,23 +114,27 @@ class DQN(Algorithm):
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
         """A collector: one that acts by itself, in a kernel, where the environments are compiled too."""
-        from loomrl.algorithms.dqn.compiled import make_collector
+        from loomrl.environment.vector.batched import BatchedVectorEnv
 
-        return make_collector(self, envs, seed) or super().collector(envs, seed, act)
+        network: Any = self.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
+        if network is None or not isinstance(envs, BatchedVectorEnv):
+            return super().collector(envs, seed, act)
+        from loomrl.algorithms.compiled.rollout import CompiledCollector
+        from loomrl.algorithms.dqn.compiled import exploring_noise
+
+        return CompiledCollector(network, envs, seed, partial(exploring_noise, self))
 
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
         """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
         config, before = self.config, self._env_steps
-        num_transitions = trajectory.reward.size * self.peers.num_learners
-        self._replay.add(trajectory)
-        self._env_steps, self._steps_ahead = before + num_transitions, 0
+        self._remember(trajectory)
         interval = config.target_update_interval
         if interval is not None and self._env_steps // interval > before // interval:
             self.peers.synchronise()  # all learners copy the same
             self.learner.copy_target()
-        num_steps = config.gradient_steps or num_transitions
+        num_steps = config.gradient_steps or self._env_steps - before
         steps = [self._learn(rng) for _ in range(num_steps if self._env_steps >= config.learning_starts else 0)]
         metrics = {
             "epsilon": float(self.epsilons(np.array([0]))[0]),
@@ -175,43 +158,15 @@ class DQN(Algorithm):
             replay.update_priorities(batch.index, td_error)
         return metrics
 
-    # --- state ---
 
-    def state_dict(self) -> State:
-        """The state of both networks, the optimiser, the replay buffer and the schedules."""
-        state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
-        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
-        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
-        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
-        self.learner.load_state_dict(below("learner.", state))
-        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
-
-    def close(self) -> None:
-        """Close the replay buffer's storage, and its folder where it has one."""
-        self._storage.close()
-
-
-def _make_learner(config: DQNConfig, policy: ActionValuePolicy, engine: str, peers: LearnerGroup) -> DQNEngine:
-    if engine == "torch":
-        from loomrl.algorithms.dqn.torch_engine import TorchDQNEngine
-
-        return TorchDQNEngine(config, policy, peers)
-    from loomrl.algorithms.dqn.compiled import CompiledDQNEngine
-
-    return CompiledDQNEngine(config, policy, peers)
-
-
-def _make_replay(config: DQNConfig, policy: ActionValuePolicy, context: TrainingContext, storage: Storage) -> Any:
-    from loomrl.algorithms.replay.buffer import ReplayBuffer
-    from loomrl.algorithms.replay.prioritized import PrioritizedReplay
-
-    spec = replay_spec(config, context, policy.observation_space, (), policy.action_space.dtype)
-    if config.prioritized:
-        return PrioritizedReplay(spec, config.priority_exponent, storage=storage)
-    return ReplayBuffer(spec, storage)
+def _obstacle(config: DQNConfig, observation_space: gymnasium.Space[Any]) -> str | None:
+    """What the compiled engine does not have; None where it can learn the policy."""
+    if config.activation not in ACTIVATIONS:
+        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
+    floats = isinstance(observation_space, gymnasium.spaces.Box) and np.dtype(observation_space.dtype).kind == "f"
+    if not floats or not all(part.kind == "box" for part in parts_of(observation_space)):
+        return f"from observations {observation_space} (it takes a Box of floats)"
+    return None
 
 
 def choose_engine(
@@ -224,9 +179,7 @@ def choose_engine(
     Raises:
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why.
     """
-    from loomrl.algorithms.dqn.compiled import obstacle
-
-    return settle_engine(config.engine, obstacle(config, observation_space))
+    return settle_engine(config.engine, _obstacle(config, observation_space))
 
 
 def build(
@@ -244,10 +197,10 @@ def build(
         NAME,
         observation_space,
         action_space,
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
+        config.hidden_sizes,
+        config.activation,
+        generator=torch.Generator().manual_seed(seed),
         dueling=config.dueling,
         num_quantiles=config.num_quantiles or 1,
-        generator=torch.Generator().manual_seed(seed),
     )
     return DQN(config, policy, total_env_steps, context, peers)

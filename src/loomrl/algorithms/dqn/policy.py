@@ -1,7 +1,7 @@
 """Action values: the policy of DQN, with a plain or a duelling head, for expected returns or for their quantiles."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from loomrl.algorithms.base import PlayedEpisodes
 from loomrl.algorithms.networks.encoders import build_encoder
 from loomrl.algorithms.networks.modules import StateEncoder, linear
-from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy, describe
+from loomrl.algorithms.policies.distributions import CategoricalActions
+from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy
 from loomrl.errors import ConfigError
+from loomrl.types import Json
 
 if TYPE_CHECKING:
     from loomrl.algorithms.dqn.compiled import GreedyNetwork
@@ -64,14 +66,14 @@ class ActionValuePolicy(TrainedPolicy):
     """Takes the action of highest value: `logits` are the action values, `value` is the highest."""
 
     output_names = ("action", "value", "logits")
+    network_keys = frozenset({"dueling", "num_quantiles"})
+    distribution: CategoricalActions
     compiled: "GreedyNetwork | None" = None  # the same as kernels take it, while a compiled engine learns it
 
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
         generator = generator or torch.Generator()
-        _demand_discrete(self.action_space)
-        assert isinstance(self.action_space, gymnasium.spaces.Discrete)
-        self.num_actions, self.first_action = int(self.action_space.n), int(self.action_space.start)
+        self.num_actions, self.first_action = self.distribution.width, self.distribution.start
         self.num_quantiles = int(architecture.network["num_quantiles"])
         self.dueling = bool(architecture.network["dueling"])
         sizes, activation = architecture.hidden_sizes, architecture.activation
@@ -85,30 +87,14 @@ class ActionValuePolicy(TrainedPolicy):
         )
 
     @classmethod
-    def for_spaces(
-        cls,
-        algorithm: str,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden_sizes: tuple[int, ...],
-        activation: str,
-        dueling: bool,
-        num_quantiles: int,
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
-        _demand_discrete(action_space)
-        architecture = describe(
-            algorithm,
-            observation_space,
-            action_space,
-            hidden_sizes=list(hidden_sizes),
-            activation=activation,
-            normalize_observations=False,
-            network={"dueling": dueling, "num_quantiles": num_quantiles},
-        )
-        return cls(architecture, generator)
+    def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> CategoricalActions:  # noqa: ARG003
+        """Raises `ConfigError` for what is not Discrete."""
+        if not isinstance(space, gymnasium.spaces.Discrete):
+            raise ConfigError(
+                f"action space {space} is not supported by DQN; supported: Discrete; wrap the environment, or train "
+                "with an algorithm for continuous actions"
+            )
+        return CategoricalActions(space)
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Raw observations (B, *obs) -> greedy `action` (B,), its `value` (B,) and all the values `logits` (B, n)."""
@@ -129,11 +115,3 @@ class ActionValuePolicy(TrainedPolicy):
         """Raw observations (B, *obs) -> (B, n, N); without quantiles N is 1."""
         values: Tensor = self.head(self.encoder(self.features(obs)))
         return values
-
-
-def _demand_discrete(space: gymnasium.Space[Any]) -> None:
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise ConfigError(
-            f"action space {space} is not supported by DQN; supported: Discrete; wrap the environment, or train "
-            "with an algorithm for continuous actions"
-        )

@@ -1,5 +1,6 @@
 """DQN's gradient steps with autograd: for every policy torch can express, and the reference of `dqn.compiled`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loomrl.algorithms.base import State
 from loomrl.algorithms.dqn.config import DQNConfig
 from loomrl.algorithms.dqn.losses import (
     huber_losses,
@@ -17,14 +17,14 @@ from loomrl.algorithms.dqn.losses import (
     td_targets,
 )
 from loomrl.algorithms.dqn.policy import ActionValuePolicy
-from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.algorithms.flat import FlatAdam, FlatParameters, TensorState
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
 from loomrl.types import FloatArray
 
 
-class TorchDQNEngine:
-    """Learns any `ActionValuePolicy` with PyTorch's autograd: a `DQNEngine` for networks without compiled kernels."""
+class TorchDQNEngine(TensorState):
+    """Learns any `ActionValuePolicy` with PyTorch's autograd, also networks without compiled kernels."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self.config, self.policy, self._peers = config, policy, peers
@@ -77,15 +77,9 @@ class TorchDQNEngine:
         """Copy the online network's parameters to the target network."""
         self._flat_target.vector.data.copy_(self._flat.vector.data)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = {"parameters": self._flat.vector.data, "target": self._flat_target.vector.data}
-        return tensors | {f"optimizer.{name}": value for name, value in self._optimizer.state.items()}
-
-    def state_dict(self) -> State:
-        """Copies of both networks' parameters and Adam's state, as NumPy arrays by name."""
-        return {name: value.numpy().copy() for name, value in self._tensors().items()}
-
-    def load_state_dict(self, state: State) -> None:
-        """Take over networks and Adam's state from `state_dict()`, in place."""
-        for name, value in self._tensors().items():
-            value.copy_(torch.from_numpy(state[name]))
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and tensor of both networks' parameters and Adam's state; writing to a tensor changes it."""
+        yield "parameters", self._flat.vector.data
+        yield "target", self._flat_target.vector.data
+        for name, value in self._optimizer.state.items():
+            yield f"optimizer.{name}", value

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from loomrl.algorithms.networks.modules import StateEncoder
+from loomrl.algorithms.networks.modules import StateEncoder, orthogonal_layer
 from loomrl.algorithms.networks.preprocessing import ImagePart, Preprocessor
 from loomrl.errors import ConfigError
 
@@ -68,7 +69,8 @@ def _convolutions(image: ImagePart, generator: torch.Generator | None) -> nn.Seq
     layers: list[nn.Module] = []
     channels = image.channels
     for width, kernel, stride in _plan(image):
-        layers += [_convolution(channels, width, kernel, stride, generator), nn.ReLU()]
+        convolution = partial(nn.Conv2d, channels, width, kernel, stride)
+        layers += [orthogonal_layer(convolution, math.sqrt(2), generator), nn.ReLU()]
         channels = width
     return nn.Sequential(*layers, nn.Flatten())
 
@@ -89,13 +91,3 @@ def _output_size(image: ImagePart) -> int:
     for _, kernel, stride in plan:
         height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
     return plan[-1][0] * height * width
-
-
-def _convolution(channels: int, width: int, kernel: int, stride: int, generator: torch.Generator | None) -> nn.Conv2d:
-    """Orthogonal weights over (output, input x kernel), zero biases, as dense layers have."""
-    with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
-        layer = nn.Conv2d(channels, width, kernel, stride)
-    nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    return layer

@@ -8,24 +8,32 @@ follow from a seed alone; without one torch's global generator draws them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Normal
 
 from loomrl.errors import ConfigError
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 LOG_STD_BOUNDS = (-20.0, 2.0)
+_Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 def linear(input_dim: int, output_dim: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
     """A dense layer with orthogonal weights scaled by `gain` and zero biases."""
+    return orthogonal_layer(partial(nn.Linear, input_dim, output_dim), gain, generator)
+
+
+def orthogonal_layer(make: Callable[[], _Layer], gain: float, generator: torch.Generator | None) -> _Layer:
+    """A layer with orthogonal weights over (output, all inputs), scaled by `gain`, and zero biases."""
     with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
-        layer = nn.Linear(input_dim, output_dim)
+        layer = make()
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -93,21 +101,8 @@ class GaussianPolicyHead(nn.Module):
         return Normal(mean, log_std.exp())
 
 
-class CategoricalPolicyHead(nn.Module):
-    """Features -> a categorical distribution over `num_actions` actions."""
-
-    def __init__(self, input_dim: int, num_actions: int, generator: torch.Generator | None = None) -> None:
-        super().__init__()
-        _demand_positive("num_actions", num_actions)
-        self.logits = linear(input_dim, num_actions, 0.01, generator)
-
-    def forward(self, features: Tensor) -> Categorical:
-        """The distribution as an object, for use outside hot loops."""
-        return Categorical(logits=self.logits(features))
-
-
 class LogitsHead(nn.Module):
-    """Features -> the logits of several actions at once: independent categoricals, or bits."""
+    """Features -> the logits of an action, or of several at once: categoricals, or bits."""
 
     def __init__(self, input_dim: int, num_logits: int, generator: torch.Generator | None = None) -> None:
         super().__init__()

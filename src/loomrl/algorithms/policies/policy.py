@@ -4,9 +4,9 @@ Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (w
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -20,13 +20,14 @@ from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitec
 from loomrl.algorithms.base import PlayedEpisodes
 from loomrl.algorithms.networks.preprocessing import ObservationNormalizer, Preprocessor
 from loomrl.algorithms.peers import ALONE, LearnerGroup
+from loomrl.algorithms.policies.distributions import Distribution
 from loomrl.environment.spaces import space_from_json, space_to_json
 from loomrl.environment.wrappers.flat import FlatBox, is_one_array
 from loomrl.errors import ConfigError
 from loomrl.system.files import atomic_path
-from loomrl.types import Act
+from loomrl.types import Act, Json
 
-__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy", "describe"]
+__all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy"]
 
 ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 
@@ -34,12 +35,14 @@ ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 class TrainedPolicy(nn.Module, ABC):
     """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
 
-    A subclass adds its networks and `forward`. Its constructor takes the architecture and, for fresh weights, a
-    generator: `load_policy` builds it again from `policy.json` alone.
+    A subclass adds its networks and `forward`, and names its `distribution_over` actions. Its constructor takes the
+    architecture and, for fresh weights, a generator: `load_policy` builds it again from `policy.json` alone.
     """
 
     memory_size = 0  # columns of the memory that a recurrent policy's `forward` takes beside observations
     output_names: tuple[str, ...]  # names `forward` gives, in the order of the exported graph's outputs
+    network_keys: frozenset[str] = frozenset()  # what the class is built by beside sizes and activation
+    distribution: Distribution | None
 
     def __init__(self, architecture: PolicyArchitecture) -> None:
         super().__init__()
@@ -49,6 +52,51 @@ class TrainedPolicy(nn.Module, ABC):
         self.preprocessor = Preprocessor(self.observation_space)
         normalized = architecture.normalize_observations and self.preprocessor.dense_dim > 0  # images are only scaled
         self.normalizer = ObservationNormalizer(self.preprocessor.dense_dim) if normalized else None
+        self.distribution = self.distribution_over(self.action_space, architecture.network)
+
+    @classmethod
+    def for_spaces(
+        cls,
+        algorithm: str,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        hidden_sizes: Sequence[int],
+        activation: str,
+        normalize_observations: bool = False,
+        generator: torch.Generator | None = None,
+        **network: Any,
+    ) -> Self:
+        """A fresh policy for two spaces, structured observations being vectors of a `FlatBox`. `network` are values by
+        the class's `network_keys`, as `policy.json` keeps them.
+
+        Raises:
+            ConfigError: for spaces it cannot handle.
+            TypeError: for another key.
+        """
+        if unknown := sorted(network.keys() - cls.network_keys):
+            raise TypeError(f"{cls.__name__}.for_spaces got unknown {', '.join(unknown)}")
+        cls.distribution_over(action_space, network)  # names an unsupported space before it is written as JSON
+        flat = observation_space if is_one_array(observation_space) else FlatBox(observation_space)
+        architecture = PolicyArchitecture(
+            algorithm=algorithm,
+            observation=space_to_json(flat),
+            action=space_to_json(action_space),
+            hidden_sizes=list(hidden_sizes),
+            activation=activation,
+            normalize_observations=normalize_observations,
+            network=network,
+        )
+        build: Callable[..., Self] = cls
+        return build(architecture, generator)
+
+    @classmethod
+    def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution | None:  # noqa: ARG003
+        """The distribution over actions of a space; None where the policy has none of this kind.
+
+        Raises:
+            ConfigError: for a space that the policy cannot act in.
+        """
+        return None
 
     @property
     def is_discrete(self) -> bool:
@@ -58,6 +106,8 @@ class TrainedPolicy(nn.Module, ABC):
     @property
     def action_kind(self) -> str:
         """The manifest's word for what an action is: see `PolicyManifest`."""
+        if self.distribution is not None:
+            return self.distribution.kind
         return "discrete" if self.is_discrete else "continuous"
 
     def features(self, obs: Tensor) -> Tensor:
@@ -142,20 +192,3 @@ class TrainedPolicy(nn.Module, ABC):
         with atomic_path(folder / WEIGHTS) as temporary:
             temporary.write_bytes(safetensors.torch.save(tensors))
         self.architecture.write(folder / ARCHITECTURE)
-
-
-def describe(
-    algorithm: str, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], **network: Any
-) -> PolicyArchitecture:
-    """The architecture of a policy for two spaces, structured observations being vectors of a `FlatBox`.
-
-    Raises:
-        ConfigError: for observations no policy can read.
-    """
-    observation_space = observation_space if is_one_array(observation_space) else FlatBox(observation_space)
-    return PolicyArchitecture(
-        algorithm=algorithm,
-        observation=space_to_json(observation_space),
-        action=space_to_json(action_space),
-        **network,
-    )

@@ -7,7 +7,7 @@ critic's large errors drown the actor's gradient.
 """
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,9 +19,9 @@ from loomrl.algorithms.networks.encoders import build_encoder
 from loomrl.algorithms.networks.modules import ValueHead, linear
 from loomrl.algorithms.networks.preprocessing import Preprocessor
 from loomrl.algorithms.policies.actor_critic import SQUASH, action_head, head_parameters
-from loomrl.algorithms.policies.distributions import GaussianActions, Parameters, action_distribution
-from loomrl.algorithms.policies.policy import ROWS, PolicyArchitecture, TrainedPolicy, describe
-from loomrl.types import Act, FloatArray
+from loomrl.algorithms.policies.distributions import Distribution, GaussianActions, Parameters, action_distribution
+from loomrl.algorithms.policies.policy import ROWS, PolicyArchitecture, TrainedPolicy
+from loomrl.types import Act, FloatArray, Json
 
 MEMORY = "memory_size"  # the key of `PolicyArchitecture.network`
 
@@ -81,53 +81,25 @@ class RecurrentBranch(nn.Module):
 class RecurrentPolicy(TrainedPolicy):
     """A policy with a memory, which acts greedily on observation and memory."""
 
-    def __init__(
-        self, architecture: PolicyArchitecture, generator: torch.Generator | None = None, initial_log_std: float = 0.0
-    ) -> None:
+    network_keys = frozenset({MEMORY, SQUASH})
+    distribution: Distribution
+
+    def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
         generator = generator or torch.Generator()
         size = int(architecture.network[MEMORY])
         self.memory_size = 2 * size  # the actor's, then the critic's
-        self.distribution = action_distribution(self.action_space, bool(architecture.network.get(SQUASH)))
         sizes, activation = architecture.hidden_sizes, architecture.activation
         self.actor = RecurrentBranch(self.preprocessor, sizes, activation, size, generator)
-        self.head = action_head(self.distribution, size, generator, initial_log_std)
+        self.head = action_head(self.distribution, size, generator)
         self.critic = RecurrentBranch(self.preprocessor, sizes, activation, size, generator)
         self.value_head = ValueHead(size, generator)
         self.output_names = ("action", "value", *self.distribution.names, "state_out")
 
     @classmethod
-    def for_spaces(
-        cls,
-        algorithm: str,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden_sizes: tuple[int, ...],
-        activation: str,
-        normalize_observations: bool,
-        memory_size: int,
-        generator: torch.Generator | None = None,
-        initial_log_std: float = 0.0,
-        squash_actions: bool = False,
-    ) -> Self:
-        """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
-        action_distribution(action_space, squash_actions)  # names an unsupported space before it is written as JSON
-        architecture = describe(
-            algorithm,
-            observation_space,
-            action_space,
-            hidden_sizes=list(hidden_sizes),
-            activation=activation,
-            normalize_observations=normalize_observations,
-            network={MEMORY: memory_size, **({SQUASH: True} if squash_actions else {})},
-        )
-        return cls(architecture, generator, initial_log_std)
-
-    @property
-    def action_kind(self) -> str:
-        """The kind of action space as the policy's manifest names it, such as `discrete`."""
-        return self.distribution.kind
+    def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution:
+        """See `action_distribution`; squashed where the network is."""
+        return action_distribution(space, bool(network.get(SQUASH)))
 
     # --- one step ---
 

@@ -11,7 +11,7 @@ tanh, with probabilities of the squashed action).
 `docs/algorithms/ppo.md` lists the details, the metrics and what was measured.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
@@ -19,11 +19,8 @@ from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.ppo.config import Config
 from loomrl.algorithms.ppo.engine import choose as choose_engine
 from loomrl.algorithms.ppo.engine import for_backend
+from loomrl.algorithms.ppo.schedules import ScheduledPPO
 from loomrl.errors import ConfigError
-
-if TYPE_CHECKING:
-    from loomrl.algorithms.ppo.compiled import CompiledPPO
-    from loomrl.algorithms.ppo.learner import PPO
 
 __all__ = ["ACTS_BY_POLICY", "NAME", "Config", "build", "choose_engine", "for_backend"]
 
@@ -39,7 +36,7 @@ def build(
     seed: int,
     total_env_steps: int,
     peers: LearnerGroup = ALONE,
-) -> "PPO | CompiledPPO":
+) -> ScheduledPPO[Any]:
     """PPO with weights that follow from `seed`, on the engine that `config.engine` asks for or the policy allows.
 
     Raises:
@@ -47,19 +44,21 @@ def build(
             on the device with other learners.
     """
     engine = choose_engine(config, observation_space, action_space)
-    if engine == "device":
-        if peers.num_learners > 1:
-            raise ConfigError(
-                "training.distributed: environments of the back-end device are learnt from by one learner; set "
-                "environment.backend to auto, or num_learners to 1"
-            )
-        from loomrl.algorithms.ppo.device import build_device
-
-        return build_device(config, observation_space, action_space, seed, total_env_steps)
     if engine == "compiled":
-        from loomrl.algorithms.ppo.compiled import build_compiled
+        from loomrl.algorithms.ppo import compiled
 
-        return build_compiled(config, observation_space, action_space, seed, total_env_steps, peers)
-    from loomrl.algorithms.ppo.learner import build_torch
+        policy = compiled.first_policy(config, observation_space, action_space, seed)
+        return compiled.CompiledPPO(config, policy, total_env_steps, peers)
+    from loomrl.algorithms.ppo import learner
 
-    return build_torch(config, observation_space, action_space, seed, total_env_steps, peers)
+    first = learner.first_policy(config, observation_space, action_space, seed)
+    if engine == "torch":
+        return learner.PPO(config, first, total_env_steps, peers)
+    if peers.num_learners > 1:
+        raise ConfigError(
+            "training.distributed: environments of the back-end device are learnt from by one learner; set "
+            "environment.backend to auto, or num_learners to 1"
+        )
+    from loomrl.algorithms.ppo.device import DevicePPO
+
+    return DevicePPO(config, first, total_env_steps)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.advantages import RewardScaler, needs_successor_value
 from loomrl.algorithms.architecture import PolicyArchitecture
-from loomrl.algorithms.base import Algorithm, RolloutCollector, State, below
+from loomrl.algorithms.base import RolloutCollector, State
 from loomrl.algorithms.compiled import gae
 from loomrl.algorithms.compiled.policy import CompiledPolicy
 from loomrl.algorithms.compiled.ppo import (
@@ -34,7 +34,7 @@ from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup, Moments
 from loomrl.algorithms.ppo.config import PPOParameters
 from loomrl.algorithms.ppo.engine import num_outputs
-from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
+from loomrl.algorithms.ppo.schedules import STEP_METRICS, ScheduledPPO
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.vector.batched import BatchedVectorEnv
 from loomrl.system.processors import num_processors
@@ -43,39 +43,32 @@ from loomrl.types import Act, ActFunction, FloatArray, Trajectory
 NO_INDEX, NO_SAMPLE = np.zeros(0, np.int64), np.zeros((0, 0), np.float32)
 
 
-class CompiledPPO(Algorithm):
+class CompiledRewardScaler(RewardScaler):
+    """A `RewardScaler` whose loop over time steps is compiled; results are equal."""
+
+    def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
+        returns = np.empty(reward.shape)
+        gae.discounted_returns(reward, ended, self._running, self._gamma, returns)
+        return returns
+
+
+class CompiledPPO(ScheduledPPO[CompiledPolicy]):
     """Learns a `CompiledPolicy` from trajectories of its own `act` or collector."""
 
     engine = "compiled"
+    _scaler_type = CompiledRewardScaler
 
     def __init__(
         self, config: PPOParameters, policy: CompiledPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
     ) -> None:
-        self.config = config
-        self._peers = peers
-        self.num_envs, self.rollout_length = config.num_envs, config.steps_per_rollout
-        self._policy = policy
+        super().__init__(config, policy, total_env_steps, peers)
         self._networks = _networks(policy)
         self._num_gradient_steps = 0
-        self._scaler = CompiledRewardScaler(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
-        self._schedules = Schedules(config, total_env_steps)
         self._work = _work(policy)
         self._num_threads = min(config.num_threads, num_processors())
         self._helper = ThreadPoolExecutor(1, "ppo") if self._num_threads > 1 else None
         matrices = [*policy.critic.matrices(), *policy.actor.matrices()]
         peers.register_parameters(policy.parameters, [LayerWeights(*place) for place in matrices])
-
-    @property
-    def policy(self) -> CompiledPolicy:
-        """The policy as it is now."""
-        return self._policy
-
-    def restart(self, total_env_steps: int | None) -> None:
-        """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
-        stay constant."""
-        self._schedules.restart(total_env_steps)
-        if self._scaler is not None:
-            self._scaler.restart()
 
     # --- acting ---
 
@@ -246,26 +239,13 @@ class CompiledPPO(Algorithm):
 
     # --- state ---
 
-    def state_dict(self) -> State:
-        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
-        state: State = {f"policy.{name}": value for name, value in self._policy.arrays().items()}
-        state |= {"optimizer.step": self._num_gradient_steps, **self._schedules.state_dict()}
-        state |= {
-            "optimizer.exp_avg": self._networks.first.copy(),
-            "optimizer.exp_avg_sq": self._networks.second.copy(),
-        }
-        if self._scaler is not None:
-            state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
-        return state
+    def _optimizer_state(self) -> State:
+        moments = self._networks.first.copy(), self._networks.second.copy()
+        return {"step": self._num_gradient_steps, "exp_avg": moments[0], "exp_avg_sq": moments[1]}
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
-        self._policy.load_arrays(below("policy.", state))
-        self._num_gradient_steps = int(state["optimizer.step"])
-        self._networks.first[:], self._networks.second[:] = state["optimizer.exp_avg"], state["optimizer.exp_avg_sq"]
-        self._schedules.load_state_dict(state)
-        if self._scaler is not None:
-            self._scaler.load_state_dict(below("reward_scaler.", state))
+    def _load_optimizer(self, state: State) -> None:
+        self._num_gradient_steps = int(state["step"])
+        self._networks.first[:], self._networks.second[:] = state["exp_avg"], state["exp_avg_sq"]
 
 
 def _networks(policy: CompiledPolicy) -> PPONetworks:
@@ -286,24 +266,10 @@ def _work(policy: CompiledPolicy) -> PPOWorkspace:
     )
 
 
-class CompiledRewardScaler(RewardScaler):
-    """A `RewardScaler` whose loop over time steps is compiled; results are equal."""
-
-    def _discounted(self, reward: FloatArray, ended: NDArray[np.bool_]) -> FloatArray:
-        returns = np.empty(reward.shape)
-        gae.discounted_returns(reward, ended, self._running, self._gamma, returns)
-        return returns
-
-
-def build_compiled(
-    config: PPOParameters,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    seed: int,
-    total_env_steps: int,
-    peers: LearnerGroup = ALONE,
-) -> CompiledPPO:
-    """PPO with weights that follow from `seed`, for spaces that `engine.choose` finds fit."""
+def first_policy(
+    config: PPOParameters, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], seed: int
+) -> CompiledPolicy:
+    """The policy before it has learnt anything, for spaces that `engine.choose` finds fit."""
     architecture = PolicyArchitecture(
         algorithm="ppo",
         observation=space_to_json(observation_space),
@@ -320,4 +286,4 @@ def build_compiled(
         num_outputs(action_space),
         config.initial_log_std if gaussian else None,
     )
-    return CompiledPPO(config, CompiledPolicy(architecture, first), total_env_steps, peers)
+    return CompiledPolicy(architecture, first)

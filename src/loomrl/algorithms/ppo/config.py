@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from loomrl.system.schema import Section
+from loomrl.types import Json
 
 ALIASES = {"clip_range": "clip_epsilon", "value_coef": "value_loss_coef"}
 MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length` is left open
@@ -74,6 +75,18 @@ class PPOParameters(Section):
     def steps_per_rollout(self) -> int:
         """`rollout_length`, or the smallest that gives max(2048, batch_size) transitions."""
         return self.rollout_length or math.ceil(max(MIN_ROLLOUT, self.batch_size) / self.num_envs)
+
+    def require_torch(self, lack: str) -> None:
+        """Raise ValueError where the config asks for an engine other than torch, of which `lack` says what it lacks."""
+        if self.num_threads > 1:
+            raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which {lack}")
+        if self.engine in ("compiled", "device"):
+            raise ValueError(f"`engine: {self.engine}` {lack}; leave `engine` at auto, or set it to torch")
+
+    @property
+    def network(self) -> Json:
+        """What else a policy is built by: see `PolicyArchitecture.network`."""
+        return {"squash_actions": True} if self.squash_actions else {}
 
     @property
     def rollout_size(self) -> int:

@@ -8,7 +8,6 @@ which validation and the stages after training use.
 import copy
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
@@ -18,7 +17,7 @@ from loomrl.algorithms.base import RolloutCollector, State
 from loomrl.algorithms.networks.modules import GaussianPolicyHead
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.ppo.config import PPOParameters
-from loomrl.algorithms.ppo.learner import PPO, PPOBatch, first_policy
+from loomrl.algorithms.ppo.learner import PPO, PPOBatch
 from loomrl.algorithms.ppo.returns import DeviceRewardScaler, explained_variance, generalized_advantages
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory
 from loomrl.algorithms.ppo.schedules import STEP_METRICS
@@ -33,6 +32,7 @@ class DevicePPO(PPO):
     """
 
     engine = "device"
+    _scaler_type = DeviceRewardScaler
     _scaler: DeviceRewardScaler | None
 
     def __init__(
@@ -42,8 +42,6 @@ class DevicePPO(PPO):
         self.device = device_name(self._torch_device)
         self._twin = policy
         super().__init__(config, copy.deepcopy(policy).to(self._torch_device), total_env_steps)
-        if config.normalize_rewards:
-            self._scaler = DeviceRewardScaler(config.num_envs, config.gamma)
         self._generator = torch.Generator(self._torch_device)  # of the orders of rows, seeded for each update
 
     @property
@@ -129,14 +127,3 @@ class DevicePPO(PPO):
         """Continue from `state_dict()`, in place."""
         super().load_state_dict(state)
         self._hand_over()
-
-
-def build_device(
-    config: PPOParameters,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    seed: int,
-    total_env_steps: int,
-) -> DevicePPO:
-    """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
-    return DevicePPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps)

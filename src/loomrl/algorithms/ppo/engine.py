@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.algorithms.base import check_threads, settle_engine
+from loomrl.algorithms.base import settle_engine
 from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.ppo.config import PPOParameters
 from loomrl.environment.wrappers.flat import parts_of
@@ -23,11 +23,7 @@ def choose(config: PPOParameters, observation_space: gymnasium.Space[Any], actio
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why; for `num_threads: 2` on
             another engine.
     """
-    engine: str = config.engine
-    if engine != "device":
-        engine = settle_engine(engine, _obstacle(config, observation_space, action_space))
-    check_threads(engine, config.num_threads)
-    return engine
+    return settle_engine(config.engine, _obstacle(config, observation_space, action_space), config.num_threads)
 
 
 def for_backend(config: PPOParameters, backend: str) -> PPOParameters:

@@ -7,18 +7,17 @@ import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from loomrl.algorithms.advantages import (
-    RewardScaler,
     explained_variance,
     generalized_advantages,
     needs_successor_value,
     normalized,
     successor_values,
 )
-from loomrl.algorithms.base import Algorithm, State, below
+from loomrl.algorithms.base import State
 from loomrl.algorithms.flat import FlatAdam, FlatParameters
 from loomrl.algorithms.initial import dense_actor_critic
 from loomrl.algorithms.networks.modules import GaussianPolicyHead
@@ -26,7 +25,7 @@ from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policies.policy import ROWS
 from loomrl.algorithms.ppo.config import PPOParameters
-from loomrl.algorithms.ppo.schedules import STEP_METRICS, Schedules
+from loomrl.algorithms.ppo.schedules import STEP_METRICS, ScheduledPPO
 from loomrl.types import Act, Trajectory
 
 # --- losses -----------------------------------------------------------------------------------------------------
@@ -90,35 +89,17 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 # --- the algorithm ----------------------------------------------------------------------------------------------
 
 
-class PPO(Algorithm):
+class PPO(ScheduledPPO[ActorCriticPolicy]):
     """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
 
     def __init__(
         self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
     ) -> None:
-        self.config = config
-        self._peers = peers
-        self.num_envs = config.num_envs
-        self.rollout_length = config.steps_per_rollout
-        self._policy = policy
+        super().__init__(config, policy, total_env_steps, peers)
         self._flat = FlatParameters(policy)
         self._optimizer = FlatAdam(self._flat.vector, config.learning_rate, eps=1e-5)
-        self._scaler = RewardScaler(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
-        self._schedules = Schedules(config, total_env_steps)
         self._rows_per_step = config.batch_size  # of a prepared batch in one gradient step
         peers.register_parameters(self._flat.vector.data, self._flat.matrices)
-
-    @property
-    def policy(self) -> ActorCriticPolicy:
-        """The policy as it is now."""
-        return self._policy
-
-    def restart(self, total_env_steps: int | None) -> None:
-        """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
-        stay constant."""
-        self._schedules.restart(total_env_steps)
-        if self._scaler is not None:
-            self._scaler.restart()
 
     # --- acting ---
 
@@ -253,26 +234,12 @@ class PPO(Algorithm):
 
     # --- state ---
 
-    def state_dict(self) -> State:
-        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
-        state: State = {
-            f"policy.{name}": value.cpu().numpy().copy() for name, value in self._policy.state_dict().items()
-        }
-        state |= {f"optimizer.{name}": value.cpu().numpy().copy() for name, value in self._optimizer.state.items()}
-        state |= self._schedules.state_dict()
-        if self._scaler is not None:
-            state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
-        return state
+    def _optimizer_state(self) -> State:
+        return {name: value.cpu().numpy().copy() for name, value in self._optimizer.state.items()}
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
-        policy = below("policy.", state)
-        self._policy.load_state_dict({name: torch.from_numpy(value) for name, value in policy.items()})
-        for name, value in below("optimizer.", state).items():
+    def _load_optimizer(self, state: State) -> None:
+        for name, value in state.items():
             self._optimizer.state[name].copy_(torch.from_numpy(value))
-        self._schedules.load_state_dict(state)
-        if self._scaler is not None:
-            self._scaler.load_state_dict(below("reward_scaler.", state))
 
 
 KL = STEP_METRICS.index("approx_kl")
@@ -280,18 +247,6 @@ KL = STEP_METRICS.index("approx_kl")
 
 def _float32(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
-
-
-def build_torch(
-    config: PPOParameters,
-    observation_space: gymnasium.Space[Any],
-    action_space: gymnasium.Space[Any],
-    seed: int,
-    total_env_steps: int,
-    peers: LearnerGroup = ALONE,
-) -> PPO:
-    """PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
-    return PPO(config, first_policy(config, observation_space, action_space, seed), total_env_steps, peers)
 
 
 def first_policy(
@@ -310,23 +265,22 @@ def first_policy(
         config.activation,
         config.normalize_observations,
         torch.Generator().manual_seed(seed),
-        config.initial_log_std,
-        config.squash_actions,
+        **config.network,
     )
-    _begin_alike(policy, config, seed)
+    log_std = begin_log_std(policy.head, config)
+    if policy.preprocessor.images:
+        return policy
+    # Dense networks get the first weights every engine gives them.
+    first = dense_actor_critic(
+        np.random.default_rng(seed), policy.preprocessor.dim, config.hidden_sizes, policy.distribution.width, log_std
+    )
+    policy.load_state_dict({name: torch.from_numpy(value) for name, value in first.items()}, strict=False)
     return policy
 
 
-def _begin_alike(policy: ActorCriticPolicy, config: PPOParameters, seed: int) -> None:
-    """Dense networks get the first weights every engine gives them."""
-    if policy.preprocessor.images:
-        return
-    gaussian = isinstance(policy.head, GaussianPolicyHead)
-    first = dense_actor_critic(
-        np.random.default_rng(seed),
-        policy.preprocessor.dim,
-        config.hidden_sizes,
-        policy.distribution.width,
-        config.initial_log_std if gaussian else None,
-    )
-    policy.load_state_dict({name: torch.from_numpy(value) for name, value in first.items()}, strict=False)
+def begin_log_std(head: nn.Module, config: PPOParameters) -> float | None:
+    """Give a Gaussian its first log standard deviation, and return it; None for other distributions."""
+    if not isinstance(head, GaussianPolicyHead):
+        return None
+    nn.init.constant_(head.log_std, config.initial_log_std)
+    return config.initial_log_std

@@ -1,13 +1,17 @@
-"""What changes from update to update, whichever engine learns: learning rate, clip range, names of the metrics."""
+"""What is the same whichever engine learns: schedules of learning rate and clip range, state, names of the metrics."""
 
 import math
-from typing import Any
+from abc import abstractmethod
+from typing import Any, Generic, TypeVar
 
-from loomrl.algorithms.base import State
+from loomrl.algorithms.advantages import RewardScaler
+from loomrl.algorithms.base import Algorithm, LearntPolicy, State, below
+from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.ppo.config import PPOParameters
 
 ADAPTIVE_LEARNING_RATE_BOUNDS = (1e-5, 1e-2)
 STEP_METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+_Policy = TypeVar("_Policy", bound=LearntPolicy)
 
 
 class Schedules:
@@ -67,3 +71,54 @@ class Schedules:
         """Take over the environment steps used and the adaptive learning rate from `state_dict()`."""
         self._env_steps = int(state["env_steps"])
         self._adaptive_learning_rate = float(state["learning_rate"])
+
+
+class ScheduledPPO(Algorithm, Generic[_Policy]):
+    """PPO but for acting and gradient steps, which are an engine's."""
+
+    _scaler_type: type[RewardScaler] = RewardScaler
+
+    def __init__(
+        self, config: PPOParameters, policy: _Policy, total_env_steps: int, peers: LearnerGroup = ALONE
+    ) -> None:
+        self.config, self._policy, self._peers = config, policy, peers
+        self.num_envs, self.rollout_length = config.num_envs, config.steps_per_rollout
+        self._scaler = self._scaler_type(config.num_envs, config.gamma, peers) if config.normalize_rewards else None
+        self._schedules = Schedules(config, total_env_steps)
+
+    @property
+    def policy(self) -> _Policy:
+        """The policy as it is now."""
+        return self._policy
+
+    def restart(self, total_env_steps: int | None) -> None:
+        """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
+        stay constant."""
+        self._schedules.restart(total_env_steps)
+        if self._scaler is not None:
+            self._scaler.restart()
+
+    @abstractmethod
+    def _optimizer_state(self) -> State:
+        """Copies of Adam's state by name."""
+
+    @abstractmethod
+    def _load_optimizer(self, state: State) -> None:
+        """Continue from `_optimizer_state()`, in place."""
+
+    def state_dict(self) -> State:
+        """State of the policy with its normaliser, the optimiser, the schedules and the reward scale."""
+        state: State = {f"policy.{name}": value for name, value in self._policy.arrays().items()}
+        state |= {f"optimizer.{name}": value for name, value in self._optimizer_state().items()}
+        state |= self._schedules.state_dict()
+        if self._scaler is not None:
+            state |= {f"reward_scaler.{name}": value for name, value in self._scaler.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from `state_dict()`, in place."""
+        self._policy.load_arrays(below("policy.", state))
+        self._load_optimizer(below("optimizer.", state))
+        self._schedules.load_state_dict(state)
+        if self._scaler is not None:
+            self._scaler.load_state_dict(below("reward_scaler.", state))

@@ -49,7 +49,7 @@ class ReplayBuffer:
         next_obs: NDArray[Any],  # (B, *obs), the true successor
     ) -> None:
         """Keep one step of B environments: `add` for T = 1."""
-        self._rows.append(step_of(obs, action, reward, terminated, truncated, next_obs))
+        self.add(Trajectory(obs[None], action[None], reward[None], terminated[None], truncated[None], next_obs[None]))
 
     def sample(self, batch_size: int, rng: np.random.Generator, out: Transitions | None = None) -> Transitions:
         """Draw transitions; into `out` (`Transitions.empty`), where given, which spares making arrays.
@@ -57,12 +57,25 @@ class ReplayBuffer:
         Raises:
             ConfigError: when the buffer is empty, or `batch_size` is below 1 or above the capacity.
         """
-        batch = checked_batch(self._rows, batch_size, out)
+        batch = self._room_for(batch_size, out)
         newest = self._rows.num_written * self.spec.num_envs
         batch.index[...] = rng.integers(newest - len(self), newest, batch_size)
         batch.weight.fill(1.0)
         self._rows.gather(batch)
         return batch
+
+    def _room_for(self, batch_size: int, out: Transitions | None) -> Transitions:
+        """Room for a batch, once it is clear that it can be drawn."""
+        if self._rows.num_rows == 0:
+            raise ConfigError("the replay buffer is empty; add a trajectory before sampling")
+        if not 1 <= batch_size <= self.spec.capacity:
+            raise ConfigError(
+                f"batch_size is {batch_size}; it must lie in [1, {self.spec.capacity}], the replay capacity"
+            )
+        if out is None:
+            return Transitions.empty(self.spec, batch_size)
+        out.check(self.spec, batch_size)
+        return out
 
     def state_dict(self) -> State:
         """Everything that continuing to the bit needs; only what is filled."""
@@ -71,27 +84,3 @@ class ReplayBuffer:
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of a buffer with the same spec; raises `ArtifactError` for another."""
         self._rows.load_state_dict(state)
-
-
-def step_of(
-    obs: NDArray[Any],
-    action: NDArray[Any],
-    reward: NDArray[Any],
-    terminated: NDArray[np.bool_],
-    truncated: NDArray[np.bool_],
-    next_obs: NDArray[Any],
-) -> Trajectory:
-    """One step (B, ...) as a trajectory (1, B, ...)."""
-    return Trajectory(obs[None], action[None], reward[None], terminated[None], truncated[None], next_obs[None])
-
-
-def checked_batch(rows: StepRing, batch_size: int, out: Transitions | None) -> Transitions:
-    """Room for a batch, once it is clear that it can be drawn."""
-    if rows.num_rows == 0:
-        raise ConfigError("the replay buffer is empty; add a trajectory before sampling")
-    if not 1 <= batch_size <= rows.spec.capacity:
-        raise ConfigError(f"batch_size is {batch_size}; it must lie in [1, {rows.spec.capacity}], the replay capacity")
-    if out is None:
-        return Transitions.empty(rows.spec, batch_size)
-    out.check(rows.spec, batch_size)
-    return out

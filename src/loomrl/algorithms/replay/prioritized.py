@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.replay import tree
-from loomrl.algorithms.replay.buffer import checked_batch, step_of
-from loomrl.algorithms.replay.rows import StepRing
+from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.spec import PRIORITY_LIMIT, ReplaySpec, State, Transitions, same_array
 from loomrl.algorithms.replay.storage import MemoryStorage, Storage
 from loomrl.errors import ConfigError
 from loomrl.types import Trajectory
 
 
-class PrioritizedReplay:
+class PrioritizedReplay(ReplayBuffer):
     """The newest `spec.capacity` transitions, drawn with probability proportional to (priority + epsilon)^alpha.
 
     A new transition gets the largest value any has had, at first 1, so that it is soon seen.
@@ -32,39 +31,23 @@ class PrioritizedReplay:
         if not 0.0 < epsilon < np.inf:
             raise ConfigError(f"replay epsilon is {epsilon}; it must be positive, or some transitions are never drawn")
         storage = storage or MemoryStorage()
-        self.spec, self.alpha, self.epsilon = spec, alpha, epsilon
-        self._rows = StepRing(spec, storage)
+        super().__init__(spec, storage)
+        self.alpha, self.epsilon = alpha, epsilon
         self._tree = tree.PriorityTree(spec.capacity, storage)  # leaf b * R + r % R: the same, whatever the rows spare
         self._largest = 1.0
-
-    def __len__(self) -> int:
-        """Transitions that can be sampled."""
-        return self._rows.num_rows * self.spec.num_envs
 
     @property
     def nbytes(self) -> int:
         """Size of all that the buffer keeps, priorities included, in bytes."""
-        return self._rows.nbytes + self._tree.sums.nbytes + self._tree.smallest.nbytes
+        return super().nbytes + self._tree.sums.nbytes + self._tree.smallest.nbytes
 
     def add(self, trajectory: Trajectory) -> None:
         """Keep T steps of B environments; see `ReplayBuffer.add`."""
         before = self._rows.num_written
         try:
-            self._rows.append(trajectory)
+            super().add(trajectory)
         finally:  # a disk that fills up half-way leaves whole rows behind
             self._prioritise(before)
-
-    def add_step(
-        self,
-        obs: NDArray[Any],  # (B, *obs)
-        action: NDArray[Any],  # (B, *action)
-        reward: NDArray[Any],  # (B,)
-        terminated: NDArray[np.bool_],  # (B,)
-        truncated: NDArray[np.bool_],  # (B,)
-        next_obs: NDArray[Any],  # (B, *obs), the true successor
-    ) -> None:
-        """Keep one step of B environments: `add` for T = 1."""
-        self.add(step_of(obs, action, reward, terminated, truncated, next_obs))
 
     def _prioritise(self, before: int) -> None:
         """Rows from `before` on become likely, in the leaves of those that they pushed out of the window."""
@@ -76,7 +59,7 @@ class PrioritizedReplay:
     def _nodes(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         return self._tree.sums, self._tree.smallest, self._tree.offsets
 
-    def sample(
+    def sample(  # type: ignore[override]
         self, batch_size: int, rng: np.random.Generator, beta: float = 0.4, out: Transitions | None = None
     ) -> Transitions:
         """Draw transitions, one from each of `batch_size` equal parts of the sum of priorities.
@@ -88,7 +71,7 @@ class PrioritizedReplay:
             ConfigError: when the buffer is empty, `batch_size` is below 1 or above the capacity, or `beta` is
                 outside [0, 1].
         """
-        batch = checked_batch(self._rows, batch_size, out)
+        batch = self._room_for(batch_size, out)
         if not 0.0 <= beta <= 1.0:
             raise ConfigError(f"replay beta is {beta}; it must lie in [0, 1]")
         shape = self.spec.num_envs, self.spec.num_rows, self._rows.num_written
@@ -122,11 +105,11 @@ class PrioritizedReplay:
 
     def state_dict(self) -> State:
         """Everything that continuing to the bit needs; only what is filled."""
-        return {**self._rows.state_dict(), "priority": self._filled().copy(), "largest_priority": self._largest}
+        return {**super().state_dict(), "priority": self._filled().copy(), "largest_priority": self._largest}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of a buffer with the same spec; raises `ArtifactError` for another."""
-        self._rows.load_state_dict(state)
+        super().load_state_dict(state)
         self._tree.leaves.fill(0.0)
         filled = self._filled()
         filled[...] = same_array("priority", state["priority"], filled)

@@ -36,19 +36,32 @@ class _Memory:
         os.close(self._handle)
 
 
-class ResidentArray:
-    """An array that is in memory as a whole. What changed since the last flush, digests of its blocks tell."""
+class _SealedArray:
+    """An encrypted file, and memory for the plain values of its blocks."""
 
     def __init__(self, file: SealedFile) -> None:
         self.file = file
         self._memory = _Memory(file.block_bytes)
-        self._settled: list[bytes] = []  # digest of each block as it is on the disk
-        self._found: list[bytes] = []
 
     @property
     def blocks(self) -> NDArray[np.uint8]:
-        """The array's bytes as uint8 (num_blocks, block_bytes); writing to it changes the array."""
+        """The array's bytes as uint8 (num_blocks, block_bytes), zeros where a block is not in memory; writing to it
+        changes the array."""
         return self._memory.blocks
+
+    def close(self) -> None:
+        """Release the memory and close the file."""
+        self._memory.close()
+        self.file.close()
+
+
+class ResidentArray(_SealedArray):
+    """An array that is in memory as a whole. What changed since the last flush, digests of its blocks tell."""
+
+    def __init__(self, file: SealedFile) -> None:
+        super().__init__(file)
+        self._settled: list[bytes] = []  # digest of each block as it is on the disk
+        self._found: list[bytes] = []
 
     def grow(self, size: int) -> None:
         """Have at least `size` bytes; those that were not in memory yet come from the file, or are zeros."""
@@ -69,21 +82,15 @@ class ResidentArray:
         self.file.settle()
         self._settled = self._found
 
-    def close(self) -> None:
-        """Release the memory and close the file."""
-        self._memory.close()
-        self.file.close()
 
-
-class PagedArray:
+class PagedArray(_SealedArray):
     """A ring (B, P, f) of rows, of which those blocks are in memory that were touched last."""
 
     def __init__(self, file: SealedFile, shape: tuple[int, int, int], cache_bytes: int) -> None:
-        self.file = file
+        super().__init__(file)
         self._num_envs, self._num_slots, self._row_bytes = shape
         file.grow(-(-prod(shape) // file.block_bytes))
         num_blocks = len(file.table)
-        self._memory = _Memory(file.block_bytes)
         self._memory.grow(num_blocks)
         self._room = cache_bytes // file.block_bytes
         self._clock = 0
@@ -91,11 +98,6 @@ class PagedArray:
         self._dirty = np.zeros(num_blocks, np.bool_)
         self._num_present = 0
         self.num_absent = int(np.count_nonzero(file.is_written(np.arange(num_blocks))))  # on the disk alone
-
-    @property
-    def blocks(self) -> NDArray[np.uint8]:
-        """(num_blocks, block_bytes), zeros where a block is not in memory."""
-        return self._memory.blocks
 
     @property
     def is_full(self) -> bool:
@@ -153,11 +155,6 @@ class PagedArray:
         """Record that the blocks `changed` named are on the disk now."""
         self.file.settle()
         self._dirty.fill(False)
-
-    def close(self) -> None:
-        """Release the memory and close the file."""
-        self._memory.close()
-        self.file.close()
 
 
 def _digest(block: NDArray[np.uint8]) -> bytes:

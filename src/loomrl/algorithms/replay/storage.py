@@ -8,7 +8,7 @@ import mmap
 import os
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -21,15 +21,15 @@ PLAIN, SEALED = ".bin", ".sealed"  # how the names of a folder's files end
 INDEX = f"index{SEALED}"  # of encrypted files: their tables and their key
 
 
-class Storage(Protocol):
-    """Gives a replay buffer its arrays by name, in memory or in files."""
+class Storage:
+    """Gives a replay buffer its arrays by name, in memory or in files. What is not overridden does nothing."""
 
-    @property
-    def keeps(self) -> bool:
-        """Whether arrays outlive the process. A saved state then only says where in them it stands."""
+    keeps: ClassVar[bool] = False  # whether arrays outlive the process; a saved state then only says where it stands
 
-    def spare_rows(self, num_rows: int) -> int:
-        """Rows beyond the `num_rows` newest that are kept, so that a state saved that many rows ago is still whole."""
+    def spare_rows(self, num_rows: int) -> int:  # noqa: ARG002 - a storage's signature
+        """Rows beyond the `num_rows` newest that are kept, so that a state saved that many rows ago is still whole; 0
+        where saved states hold their own."""
+        return 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
         """A writable contiguous array: what is kept under this name, zeros beyond it along the first axis.
@@ -40,6 +40,7 @@ class Storage(Protocol):
         Raises:
             ArtifactError: where there is no room.
         """
+        raise NotImplementedError
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
         """Row r of environment b of a paged array is about to be read for every r * B + b in `index` (N,).
@@ -57,17 +58,11 @@ class Storage(Protocol):
         """Let go of what others may want; the arrays must not be used any more."""
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """Arrays in memory. A saved state holds copies of them."""
-
-    keeps: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
-
-    def spare_rows(self, num_rows: int) -> int:  # noqa: ARG002 - a storage's signature
-        """Always 0: saved states hold their own rows, so none are kept beyond `num_rows`."""
-        return 0
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
         """Zeros: the system gives the pages when they are first written."""
@@ -84,20 +79,8 @@ class MemoryStorage:
         self._arrays[name] = array
         return array
 
-    def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Does nothing: arrays in memory can be read anywhere."""
 
-    def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """Does nothing: arrays in memory can be written anywhere."""
-
-    def flush(self) -> None:
-        """Does nothing: arrays in memory end with the process."""
-
-    def close(self) -> None:
-        """Does nothing: memory holds no file and no lock."""
-
-
-class FolderStorage:
+class FolderStorage(Storage):
     """What storages that keep their arrays in files of a folder have in common.
 
     One process holds the folder at a time. A state saved with `state_dict` can be restored from the folder until
@@ -181,12 +164,6 @@ class MappedStorage(FolderStorage):
         mapped.madvise(mmap.MADV_RANDOM)  # samples lie anywhere: reading ahead would push out what is needed
         self._maps[name] = mapped
         return np.frombuffer(mapped, dtype).reshape(shape)
-
-    def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Does nothing: the operating system reads mapped pages when they are touched."""
-
-    def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """Does nothing: the operating system notes which mapped pages were written."""
 
     def flush(self) -> None:
         """Write changed pages to the disk and wait for it."""

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from loomrl.algorithms.compiled import sac as kernels
+from loomrl.algorithms.compiled.dense import Layout
 from loomrl.algorithms.compiled.names import ACTIVATIONS
+from loomrl.algorithms.compiled.sac_memory import FIRST, SLOPE, VALUE, Batches, SACNetworks, SACWorkspace, Settings
+from loomrl.algorithms.flat import TensorState
 from loomrl.algorithms.peers import ALONE, LayerWeights, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
 from loomrl.algorithms.sac.config import ACTOR, CRITICS, STEP_METRICS, TEMPERATURE, SACConfig
@@ -19,28 +21,16 @@ from loomrl.algorithms.sac.policy import LOG_STD_HIGH, LOG_STD_LOW, SACPolicy
 from loomrl.system.processors import num_processors
 
 
-def obstacle(config: SACConfig, action_space: gymnasium.Space[Any]) -> str | None:
-    """What these kernels do not have; None where they can learn the policy."""
-    if isinstance(action_space, gymnasium.spaces.Discrete):
-        return f"discrete actions {action_space}"
-    if config.activation not in ACTIVATIONS:
-        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
-    return None
-
-
-class CompiledSACEngine:
+class CompiledSACEngine(TensorState):
     """Holds the parameters in flat vectors; the policy's own become views of them."""
 
     def __init__(
         self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
     ) -> None:
-        from loomrl.algorithms.compiled import sac as kernels  # here: numba takes a while to import
-        from loomrl.algorithms.compiled import sac_memory as memory
-
-        self._kernels, self._memory, self._policy, self._peers = kernels, memory, policy, peers
-        self._networks, layouts = _networks(memory, config, policy)
-        self._work = _work(memory, config.batch_size, policy, *layouts[:2])
-        self._settings = memory.Settings(
+        self._policy, self._peers = policy, peers
+        self._networks, layouts = _networks(config, policy)
+        self._work = _work(config.batch_size, policy, *layouts[:2])
+        self._settings = Settings(
             activation=ACTIVATIONS[policy.architecture.activation],
             log_std_low=np.float32(LOG_STD_LOW),
             log_std_high=np.float32(LOG_STD_HIGH),
@@ -59,7 +49,7 @@ class CompiledSACEngine:
         networks = self._networks
         peers.register_parameters(networks.critics, _matrices(*layouts[1:]))
         peers.register_parameters(networks.actor, _matrices(layouts[0]))
-        peers.register_parameters(networks.log_temperature[: memory.FIRST], [])
+        peers.register_parameters(networks.log_temperature[:FIRST], [])
         networks.targets[:] = networks.critics
 
     @property
@@ -71,7 +61,7 @@ class CompiledSACEngine:
         """Features (B, dim) -> actions in [-1, 1], (B, A)."""
         num_rows, width = noise.shape
         action = np.empty((num_rows, width), np.float32)
-        self._kernels.sample(
+        kernels.sample(
             self._networks.actor,
             self._networks.actor_table,
             features.numpy(),
@@ -97,7 +87,7 @@ class CompiledSACEngine:
             self._policy.features(torch.from_numpy(part)).numpy().reshape(*shape, -1)
             for part in (batches.obs, batches.next_obs)
         )
-        data = self._memory.Batches(
+        data = Batches(
             obs=np.ascontiguousarray(obs),
             next_obs=np.ascontiguousarray(next_obs),
             action=batches.action.reshape(*shape, -1),
@@ -115,9 +105,9 @@ class CompiledSACEngine:
         sums: NDArray[np.float64] = self._work.sums.sum(0)
         return sums
 
-    def _learn_jointly(self, data: Any) -> None:
+    def _learn_jointly(self, data: Batches) -> None:
         """The same steps, with every gradient that of all learners."""
-        kernels, peers, networks, work = self._kernels, self._peers, self._networks, self._work
+        peers, networks, work = self._peers, self._networks, self._work
         for number, step in enumerate(range(int(self._steps) + 1, int(self._steps) + 1 + len(data.obs))):
             kernels.critics_gradient(number, networks, data, work, self._settings)
             peers.all_reduce_gradient(work.critics_gradient, CRITICS)
@@ -125,14 +115,14 @@ class CompiledSACEngine:
             kernels.actor_and_temperature_gradient(number, networks, data, work, self._settings)
             peers.all_reduce_gradient(work.actor_gradients[0], ACTOR)
             if self._settings.learns_temperature:
-                peers.all_reduce_gradient(networks.log_temperature[self._memory.SLOPE :], TEMPERATURE)
+                peers.all_reduce_gradient(networks.log_temperature[SLOPE:], TEMPERATURE)
             kernels.move_actor(step, networks, work, self._settings)
 
-    def _run(self, data: Any, settings: Any) -> None:
+    def _run(self, data: Batches, settings: Settings) -> None:
         counter = np.zeros(1, np.int64)
         rest = (self._num_threads, counter, self._networks, data, self._work, settings)
-        helping = self._helper.submit(self._kernels.learn, 1, *rest) if self._helper else None
-        self._kernels.learn(0, *rest)
+        helping = self._helper.submit(kernels.learn, 1, *rest) if self._helper else None
+        kernels.learn(0, *rest)
         if helping:
             helping.result()
 
@@ -147,10 +137,8 @@ class CompiledSACEngine:
 # --- memory -----------------------------------------------------------------------------------------------------
 
 
-def _networks(memory: Any, config: SACConfig, policy: SACPolicy) -> tuple[Any, tuple[Any, ...]]:
+def _networks(config: SACConfig, policy: SACPolicy) -> tuple[SACNetworks, tuple[Layout, ...]]:
     """Vectors with the policy's parameters, whose own memory they become, and the layouts of actor and critics."""
-    from loomrl.algorithms.compiled.dense import Layout
-
     architecture, width = policy.architecture, policy.distribution.width
     dim = policy.preprocessor.dim
     actor = Layout(dim, architecture.hidden_sizes, 2 * width)
@@ -160,8 +148,8 @@ def _networks(memory: Any, config: SACConfig, policy: SACPolicy) -> tuple[Any, t
     _share_actor(policy, actor, actor_vector)
     _share_critics(policy, critics[0], critics_vector)
     log_temperature = np.zeros(4, np.float32)
-    log_temperature[memory.VALUE] = math.log(config.temperature or config.initial_temperature)
-    networks = memory.SACNetworks(
+    log_temperature[VALUE] = math.log(config.temperature or config.initial_temperature)
+    networks = SACNetworks(
         actor=actor_vector,
         actor_first=np.zeros_like(actor_vector),
         actor_second=np.zeros_like(actor_vector),
@@ -176,12 +164,12 @@ def _networks(memory: Any, config: SACConfig, policy: SACPolicy) -> tuple[Any, t
     return networks, (actor, *critics)
 
 
-def _matrices(*layouts: Any) -> list[LayerWeights]:
+def _matrices(*layouts: Layout) -> list[LayerWeights]:
     """Of networks that lie in one vector."""
     return [LayerWeights(*place) for layout in layouts for place in layout.matrices()]
 
 
-def _share_actor(policy: SACPolicy, layout: Any, vector: NDArray[np.float32]) -> None:
+def _share_actor(policy: SACPolicy, layout: Layout, vector: NDArray[np.float32]) -> None:
     layers = [layer for layer in policy.actor.layers if isinstance(layer, nn.Linear)]
     for number, layer in enumerate(layers):
         weights, bias = layout.views(vector, number)
@@ -189,7 +177,7 @@ def _share_actor(policy: SACPolicy, layout: Any, vector: NDArray[np.float32]) ->
         _share(layer.bias, bias)
 
 
-def _share_critics(policy: SACPolicy, layout: Any, vector: NDArray[np.float32]) -> None:
+def _share_critics(policy: SACPolicy, layout: Layout, vector: NDArray[np.float32]) -> None:
     both = np.split(vector, 2)
     for number, (weight, bias) in enumerate(zip(policy.critics.weights, policy.critics.biases, strict=True)):
         weights = [layout.views(half, number)[0].T for half in both]  # (I, O)
@@ -211,7 +199,7 @@ def _share(parameter: Tensor, place: NDArray[np.float32]) -> None:
     parameter.data = torch.from_numpy(place)
 
 
-def _work(memory: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: Any) -> Any:
+def _work(num_rows: int, policy: SACPolicy, actor: Layout, critic: Layout) -> SACWorkspace:
     dim, width = policy.preprocessor.dim, policy.distribution.width
     half = num_rows - num_rows // 2
     hidden = critic.widths[1:-1]
@@ -220,7 +208,7 @@ def _work(memory: Any, num_rows: int, policy: SACPolicy, actor: Any, critic: Any
     def zeros(*shape: int) -> NDArray[np.float32]:
         return np.zeros(shape, np.float32)
 
-    return memory.SACWorkspace(
+    return SACWorkspace(
         inputs=zeros(3, num_rows, dim + width),
         values=zeros(3, 2, num_rows, 1),
         slopes=zeros(2, num_rows, 1),

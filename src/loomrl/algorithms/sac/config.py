@@ -4,15 +4,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from loomrl.algorithms.off_policy import ReplayStorage
-from loomrl.system.schema import Section
+from loomrl.algorithms.replay.config import ReplayingConfig
 
 STEP_METRICS = ("critic_loss", "q_value", "actor_loss", "entropy", "td_error")  # means over an update's gradient steps
 # The vectors that learners have in common, in the order of `LearnerGroup.follow`.
 CRITICS, ACTOR, TEMPERATURE = range(3)
 
 
-class SACConfig(Section):
+class SACConfig(ReplayingConfig):
     """SAC's parameters; the defaults solve Pendulum-v1."""
 
     num_envs: int = Field(default=1, ge=1)
@@ -21,9 +20,7 @@ class SACConfig(Section):
     batch_size: int = Field(default=256, ge=2)  # transitions per gradient step
     learning_starts: int = Field(default=1000, ge=0)  # environment steps with uniform actions before learning
     replay_capacity: int = Field(default=1_000_000, ge=1)  # transitions
-    replay_storage: ReplayStorage = "memory"  # disk: files beside the checkpoints, for more than memory holds
     n_step: int = Field(default=1, ge=1)
-    gamma: float = Field(default=0.99, ge=0, le=1)
     tau: float = Field(default=0.005, gt=0, le=1)  # Polyak averaging of the target critics, after each gradient step
     actor_learning_rate: float = Field(default=3e-4, gt=0)
     critic_learning_rate: float = Field(default=3e-4, gt=0)
@@ -34,20 +31,10 @@ class SACConfig(Section):
     hidden_sizes: tuple[int, ...] = (256, 256)
     activation: Literal["tanh", "relu", "elu", "silu"] = "relu"
     normalize_observations: bool = False
-    engine: Literal["auto", "compiled", "torch"] = "auto"  # auto: compiled where it can express the policy
     num_threads: Literal[1, 2] | None = None  # of the compiled engine, the same bits on either; None: 2
 
     @model_validator(mode="after")
     def _consistent(self) -> "SACConfig":
-        if not self.hidden_sizes or min(self.hidden_sizes) < 1:
-            raise ValueError(f"hidden_sizes {list(self.hidden_sizes)}: give one or more positive layer widths")
-        if self.batch_size > self.replay_capacity:
-            raise ValueError(f"batch_size {self.batch_size} is above replay_capacity {self.replay_capacity}; lower it")
-        if self.replay_capacity % self.num_envs:
-            raise ValueError(
-                f"replay_capacity {self.replay_capacity} is no multiple of num_envs {self.num_envs}; "
-                f"use {self.replay_capacity // self.num_envs * self.num_envs or self.num_envs}"
-            )
         if self.temperature is not None and self.target_entropy is not None:
             raise ValueError("a fixed `temperature` aims at no `target_entropy`; give one of them")
         return self

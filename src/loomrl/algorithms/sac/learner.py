@@ -12,26 +12,27 @@ was measured.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from loomrl.algorithms.base import ALONE, Algorithm, State, TrainingContext, below, check_threads, settle_engine
+from loomrl.algorithms.base import ALONE, State, TrainingContext, below, settle_engine
+from loomrl.algorithms.compiled.names import ACTIVATIONS
 from loomrl.algorithms.noise import gaussian_noise, negated_gumbel
-from loomrl.algorithms.off_policy import replay_spec, replay_storage
+from loomrl.algorithms.off_policy import ReplayingAlgorithm
 from loomrl.algorithms.peers import ALONE as NO_PEERS
 from loomrl.algorithms.peers import LearnerGroup
-from loomrl.algorithms.replay.buffer import ReplayBuffer
-from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
 from loomrl.algorithms.sac.config import STEP_METRICS, SACConfig
 from loomrl.algorithms.sac.policy import SACPolicy
 from loomrl.types import Act, Trajectory
+
+if TYPE_CHECKING:
+    from loomrl.algorithms.sac.compiled import CompiledSACEngine
+    from loomrl.algorithms.sac.torch_engine import TorchSACEngine
 
 NAME = "sac"
 Policy = SACPolicy
@@ -39,50 +40,23 @@ DISCRETE_ENTROPY_SHARE = 0.5
 MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
 
 
-class SACEngine(Protocol):
-    """Takes gradient steps on a policy it holds; `torch_engine` and `compiled` give the same numbers."""
+class SAC(ReplayingAlgorithm[SACPolicy]):
+    """Learns a `SACPolicy` from replayed transitions of its own sampling."""
 
-    def sample(self, features: Tensor, noise: NDArray[np.float32]) -> NDArray[Any]:
-        """Features (B, dim) -> actions: in [-1, 1] (B, A) by Gaussian noise, or indices (B,) by Gumbel noise (B, n)."""
-
-    def learn(self, batches: Transitions, num_steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Take steps on the consecutive parts of `batches`; returns the sums of STEP_METRICS over the steps."""
-
-    @property
-    def temperature(self) -> float:
-        """The entropy temperature alpha as it is now."""
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Everything but the policy, by name, as memory that may be read and written."""
-
-
-class SAC(Algorithm):
-    """Learns a `SACPolicy` from replayed transitions of its own sampling.
-
-    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
-    """
+    learner: "TorchSACEngine | CompiledSACEngine"
 
     def __init__(
         self,
         config: SACConfig,
         policy: SACPolicy,
-        learner: SACEngine,
+        learner: "TorchSACEngine | CompiledSACEngine",
         engine: str,
         context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> None:
-        self.config, self.engine, self._peers = config, engine, peers
-        self.num_envs, self.rollout_length = config.num_envs, config.rollout_length
-        self._policy, self._learner = policy, learner
-        self._storage = replay_storage(config, context)
-        self._replay = ReplayBuffer(_replay_spec(config, policy, context), self._storage)
-        self._env_steps = 0  # of the trajectories seen by `update`
-        self._steps_ahead = 0  # acted since
-
-    @property
-    def policy(self) -> SACPolicy:
-        """The policy as it is now."""
-        return self._policy
+        self.config, self.engine, self.learner = config, engine, learner
+        kept = ((), policy.action_space.dtype) if policy.is_discrete else ((policy.distribution.width,), np.float32)
+        super().__init__(config, policy, context, peers, *kept)
 
     # --- acting ---
 
@@ -91,7 +65,7 @@ class SAC(Algorithm):
         policy, num_rows = self._policy, len(obs)
         width = policy.distribution.width
         explores = self._env_steps + self._steps_ahead < self.config.learning_starts
-        self._steps_ahead += num_rows * self._peers.num_learners
+        self._steps_ahead += num_rows * self.peers.num_learners
         if policy.is_discrete:
             gumbel = None if explores else -negated_gumbel((num_rows, width), rng)
             index = rng.integers(0, width, num_rows) if gumbel is None else self._sample(obs, gumbel)
@@ -106,7 +80,7 @@ class SAC(Algorithm):
 
     @torch.no_grad()
     def _sample(self, obs: NDArray[Any], noise: NDArray[np.float32]) -> NDArray[Any]:
-        return self._learner.sample(self._policy.features(torch.from_numpy(obs)), noise)
+        return self.learner.sample(self._policy.features(torch.from_numpy(obs)), noise)
 
     # --- learning ---
 
@@ -115,18 +89,18 @@ class SAC(Algorithm):
         self._remember(trajectory)
         num_steps = 0
         if self._env_steps >= self.config.learning_starts:
-            num_steps = self.config.gradient_steps or trajectory.reward.size * self._peers.num_learners
+            num_steps = self.config.gradient_steps or trajectory.reward.size * self.peers.num_learners
         sums, done = np.zeros(len(STEP_METRICS)), 0
         while done < num_steps:
-            steps = int(min(self._steps_at_once, self._peers.steps_until_synchronisation, num_steps - done))
+            steps = int(min(self._steps_at_once, self.peers.steps_until_synchronisation, num_steps - done))
             batches = self._replay.sample(steps * self.config.batch_size, rng)
-            sums += self._learner.learn(batches, steps, rng)
+            sums += self.learner.learn(batches, steps, rng)
             done += steps
-        replay_size = float(len(self._replay) * self._peers.num_learners)
+        replay_size = float(len(self._replay) * self.peers.num_learners)
         metrics = {"replay_size": replay_size, "num_gradient_steps": float(num_steps)}
         if num_steps:
             metrics |= dict(zip(STEP_METRICS, (sums / num_steps).tolist(), strict=True))
-            metrics["temperature"] = self._learner.temperature
+            metrics["temperature"] = self.learner.temperature
         return metrics
 
     @property
@@ -138,38 +112,19 @@ class SAC(Algorithm):
         policy = self._policy
         if not policy.is_discrete:
             trajectory = replace(trajectory, action=trajectory.extras["squashed"])
-        self._replay.add(trajectory)
-        self._env_steps += trajectory.reward.size * self._peers.num_learners
-        self._steps_ahead = 0
-        policy.learn_statistics(trajectory.obs, self._peers)
+        super()._remember(trajectory)
+        policy.learn_statistics(trajectory.obs, self.peers)
 
     # --- state ---
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, value in self._policy.state_dict().items():
-            yield f"policy.{name}", value
-        for name, value in self._learner.tensors():
-            yield f"learner.{name}", value
-
     def state_dict(self) -> State:
-        """Networks, targets, optimisers, temperature, replay and the number of steps."""
-        state: State = {name: value.numpy().copy() for name, value in self._tensors()}
-        state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
-        return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
+        """The policy's networks and statistics, and what every algorithm with a replay has."""
+        return super().state_dict() | {f"policy.{name}": value for name, value in self._policy.arrays().items()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()`, in place."""
-        self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
-        with torch.no_grad():
-            for name, value in self._tensors():
-                value.copy_(torch.from_numpy(np.asarray(state[name])))
-        if self._policy.normalizer is not None:
-            self._policy.normalizer.refresh()
-        self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
-
-    def close(self) -> None:
-        """Close the replay buffer's storage, and its folder where it has one."""
-        self._storage.close()
+        super().load_state_dict(state)
+        self._policy.load_arrays(below("policy.", state))
 
 
 def default_target_entropy(policy: SACPolicy) -> float:
@@ -178,10 +133,13 @@ def default_target_entropy(policy: SACPolicy) -> float:
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
 
-def _replay_spec(config: SACConfig, policy: SACPolicy, context: TrainingContext) -> ReplaySpec:
-    if policy.is_discrete:
-        return replay_spec(config, context, policy.observation_space, (), policy.action_space.dtype)
-    return replay_spec(config, context, policy.observation_space, (policy.distribution.width,), np.float32)
+def _obstacle(config: SACConfig, action_space: gymnasium.Space[Any]) -> str | None:
+    """What the compiled engine does not have; None where it can learn the policy."""
+    if isinstance(action_space, gymnasium.spaces.Discrete):
+        return f"discrete actions {action_space}"
+    if config.activation not in ACTIVATIONS:
+        return f"with activation {config.activation} (it has {', '.join(ACTIVATIONS)})"
+    return None
 
 
 def choose_engine(
@@ -195,11 +153,7 @@ def choose_engine(
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why; for `num_threads: 2` on
             torch.
     """
-    from loomrl.algorithms.sac.compiled import obstacle
-
-    engine = settle_engine(config.engine, obstacle(config, action_space))
-    check_threads(engine, config.num_threads)
-    return engine
+    return settle_engine(config.engine, _obstacle(config, action_space), config.num_threads)
 
 
 def build(
@@ -213,8 +167,7 @@ def build(
     peers: LearnerGroup = NO_PEERS,
 ) -> SAC:
     """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
-    from loomrl.algorithms.sac.compiled import CompiledSACEngine
-    from loomrl.algorithms.sac.torch_engine import TorchSACEngine
+    from loomrl.algorithms.sac import compiled, torch_engine  # here: numba takes a while to import
 
     policy = SACPolicy.for_spaces(
         NAME,
@@ -227,6 +180,6 @@ def build(
     )
     target_entropy = default_target_entropy(policy) if config.target_entropy is None else config.target_entropy
     engine = choose_engine(config, observation_space, action_space)
-    make_learner = CompiledSACEngine if engine == "compiled" else TorchSACEngine
+    make_learner = compiled.CompiledSACEngine if engine == "compiled" else torch_engine.TorchSACEngine
     learner = make_learner(config, policy, target_entropy, peers)
     return SAC(config, policy, learner, engine, context, peers)

@@ -7,7 +7,7 @@ algorithm continuous actions lie in [-1, 1]; `greedy` and `scaled` bring them to
 
 import math
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -16,8 +16,11 @@ from torch import Tensor, nn
 
 from loomrl.algorithms.networks.modules import ACTIVATIONS
 from loomrl.algorithms.policies.distributions import CategoricalActions, SquashedGaussianActions, action_distribution
-from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy, describe
+from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy
 from loomrl.errors import ConfigError
+from loomrl.types import Json
+
+Actions = CategoricalActions | SquashedGaussianActions
 
 LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0  # the authors' own bounds
 
@@ -69,10 +72,13 @@ class TwinCritics(nn.Module):
 class SACPolicy(TrainedPolicy):
     """Acts greedily: the likeliest discrete action, or the squashed mean; `value` is the lower critic's answer."""
 
+    distribution: Actions
+
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
+        if self.preprocessor.images:
+            raise ConfigError(f"{self.preprocessor.images[0].describe()} is not supported by SAC; use PPO or DQN")
         generator = generator or torch.Generator()
-        self.distribution = _distribution(self.action_space)
         self.output_names = ("action", "value", *self.distribution.names)
         dim, width = self.preprocessor.dim, self.distribution.width
         inputs, moments, values = (dim, width, width) if self.is_discrete else (dim + width, 2 * width, 1)
@@ -81,35 +87,19 @@ class SACPolicy(TrainedPolicy):
         self.critics = TwinCritics([inputs, *hidden, values], activation, generator)
 
     @classmethod
-    def for_spaces(
-        cls,
-        algorithm: str,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        hidden_sizes: tuple[int, ...],
-        activation: str,
-        normalize_observations: bool,
-        generator: torch.Generator | None = None,
-    ) -> Self:
-        """A fresh policy; raises `ConfigError` for spaces it cannot handle."""
-        _distribution(action_space)  # names an unsupported space before it is written as JSON
-        architecture = describe(
-            algorithm,
-            observation_space,
-            action_space,
-            hidden_sizes=list(hidden_sizes),
-            activation=activation,
-            normalize_observations=normalize_observations,
-        )
-        policy = cls(architecture, generator)
-        if policy.preprocessor.images:
-            raise ConfigError(f"{policy.preprocessor.images[0].describe()} is not supported by SAC; use PPO or DQN")
-        return policy
-
-    @property
-    def action_kind(self) -> str:
-        """The manifest's word for what an action is: `discrete` or `squashed`."""
-        return self.distribution.kind
+    def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Actions:  # noqa: ARG003
+        """Categorical over Discrete, a squashed Gaussian over Box of floats; raises `ConfigError` without bounds."""
+        continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
+        if isinstance(space, gymnasium.spaces.Box) and continuous and not space.is_bounded():
+            raise ConfigError(
+                f"SAC squashes actions to their bounds, but {space} has none; rescale the action with "
+                "gymnasium.wrappers.RescaleAction, or train with PPO"
+            )
+        if continuous or isinstance(space, gymnasium.spaces.Discrete):
+            found = action_distribution(space, squash=continuous)
+            assert isinstance(found, CategoricalActions | SquashedGaussianActions)
+            return found
+        raise ConfigError(f"action space {space} is not supported by SAC; supported: Discrete and Box of floats")
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Raw observations (B, *obs) -> `action` (B, *action), `value` (B,) and `logits` (B, n), or `mean` and
@@ -135,20 +125,6 @@ class SACPolicy(TrainedPolicy):
         low, high = self.distribution.low, self.distribution.high
         action = torch.minimum(low + (high - low) / 2 * (squashed + 1.0), high)  # rounding may lead one bit beyond
         return action.reshape(-1, *self.distribution.shape)
-
-
-def _distribution(space: gymnasium.Space[Any]) -> CategoricalActions | SquashedGaussianActions:
-    continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
-    if isinstance(space, gymnasium.spaces.Box) and continuous and not space.is_bounded():
-        raise ConfigError(
-            f"SAC squashes actions to their bounds, but {space} has none; rescale the action with "
-            "gymnasium.wrappers.RescaleAction, or train with PPO"
-        )
-    if continuous or isinstance(space, gymnasium.spaces.Discrete):
-        found = action_distribution(space, squash=continuous)
-        assert isinstance(found, CategoricalActions | SquashedGaussianActions)
-        return found
-    raise ConfigError(f"action space {space} is not supported by SAC; supported: Discrete and Box of floats")
 
 
 def _uniform(tensor: Tensor, fan_in: int, generator: torch.Generator) -> Tensor:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from loomrl.algorithms.flat import FlatAdam, FlatParameters
+from loomrl.algorithms.flat import FlatAdam, FlatParameters, TensorState
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.algorithms.replay.spec import Transitions
 from loomrl.algorithms.sac import losses
@@ -18,7 +18,7 @@ from loomrl.algorithms.sac.config import ACTOR, CRITICS, TEMPERATURE, SACConfig
 from loomrl.algorithms.sac.policy import SACPolicy
 
 
-class TorchSACEngine:
+class TorchSACEngine(TensorState):
     """One Adam each for the actor, both critics and the temperature; the targets follow by one `lerp_`."""
 
     def __init__(

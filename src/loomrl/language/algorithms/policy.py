@@ -10,7 +10,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy, describe
+from loomrl.algorithms.policies.policy import PolicyArchitecture, TrainedPolicy
 from loomrl.environment.text import TextBox
 from loomrl.errors import ConfigError
 from loomrl.language.policies.tokens import BOS, EOS, PAD, ByteTokenizer
@@ -30,6 +30,7 @@ class TextPolicy(TrainedPolicy):
 
     output_names = ("action", "value", "logits")
     action_kind = "text"
+    network_keys = frozenset(TransformerConfig.model_fields)
 
     def __init__(self, architecture: PolicyArchitecture, generator: torch.Generator | None = None) -> None:
         super().__init__(architecture)
@@ -38,7 +39,7 @@ class TextPolicy(TrainedPolicy):
         self.model = Transformer(config, generator or torch.Generator())
 
     @classmethod
-    def for_spaces(
+    def for_spaces(  # type: ignore[override]
         cls,
         algorithm: str,
         observation_space: gymnasium.Space[Any],
@@ -55,16 +56,8 @@ class TextPolicy(TrainedPolicy):
         longest = sum(_require_texts(observation_space, action_space)) + 2  # begin and end
         sizes = {"vocabulary_size": ByteTokenizer().vocabulary_size, "max_tokens": longest}
         config = TransformerConfig.model_validate({**transformer, **sizes})
-        architecture = describe(
-            algorithm,
-            observation_space,
-            action_space,
-            hidden_sizes=[],
-            activation="gelu",
-            normalize_observations=False,
-            network=config.model_dump(mode="json"),
-        )
-        return cls(architecture, generator)
+        network = config.model_dump(mode="json")
+        return super().for_spaces(algorithm, observation_space, action_space, (), "gelu", False, generator, **network)
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
         """Texts (B, P) -> greedy `action` (B, A), its probability `value` (B,), and `logits` (B, A, 2)."""

@@ -49,22 +49,35 @@ def learn_on_ray(
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"
     check_shares(job, rollout_length, config)
+    saved: Checkpoint | None = None
+
+    def publish(updates: Updates) -> None:
+        """Call the callbacks for all updates; checkpoints are on the disk afterwards."""
+        nonlocal saved
+        for message in updates.warnings:
+            CheckpointStore.pass_over(message)
+        told = (updates.restored, on_restored), (updates.updates, on_update), (updates.validations, on_validation)
+        for rows, tell in told:
+            for row in rows:
+                tell(row)
+        for saved in updates.checkpoints:
+            save(saved)
+
     with cluster(config) as ray, tempfile.TemporaryDirectory() as folder:
         coordinator = _beside(Coordinator).remote(newest)
         fitted = _begin(_trainer(create_task(job, rollout_length, coordinator), Path(folder)))
-        publisher = _Publisher(save, on_update, on_validation, on_restored)
         head = ClusterHead(ray)
         while not fitted.done():
             head.require_answer()
-            publisher.publish(ray.get(coordinator.take_updates.remote()))
+            publish(ray.get(coordinator.take_updates.remote()))
             if cancelled():
                 coordinator.report_failure.remote(Cancelled("training: it was cancelled"))
             time.sleep(POLL_SECONDS)
-        publisher.publish(ray.get(coordinator.take_updates.remote()))
+        publish(ray.get(coordinator.take_updates.remote()))
         _require_success(fitted, ray.get(coordinator.failure.remote()), config)
         ray.kill(coordinator)
-    assert publisher.newest is not None, "learners that end leave a checkpoint"
-    return publisher.newest
+    assert saved is not None, "learners that end leave a checkpoint"
+    return saved
 
 
 def _beside(actor: type) -> Any:
@@ -119,31 +132,6 @@ def _begin(trainer: Any) -> "Future[Any]":
     fitted = pool.submit(trainer.fit)
     pool.shutdown(wait=False)
     return fitted
-
-
-class _Publisher:
-    """Passes the learners' updates on to the callbacks of the training."""
-
-    def __init__(
-        self, save: Callable[[Checkpoint], None], on_update: OnRow, on_validation: OnRow, on_restored: OnRow
-    ) -> None:
-        self._save, self._on_restored = save, on_restored
-        self._on_update, self._on_validation = on_update, on_validation
-        self.newest: Checkpoint | None = None
-
-    def publish(self, updates: Updates) -> None:
-        """Call the callbacks for all updates; checkpoints are on the disk afterwards."""
-        for message in updates.warnings:
-            CheckpointStore.pass_over(message)
-        for row in updates.restored:
-            self._on_restored(row)
-        for row in updates.updates:
-            self._on_update(row)
-        for row in updates.validations:
-            self._on_validation(row)
-        for checkpoint in updates.checkpoints:
-            self._save(checkpoint)
-            self.newest = checkpoint
 
 
 def _require_success(fitted: "Future[Any]", failure: LoomRLError | None, config: DistributedConfig) -> None:

@@ -5,7 +5,7 @@ bytes of payload this learner handed over: what it contributes, before the colle
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,15 +24,17 @@ _KEPT: set[dist.ProcessGroup] = set()
 _POWERSGD_MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
-class Averaging(Protocol):
+class Averaging:
     """One way to average the vector (P,) of a process group's members."""
 
     def average(self, vector: Tensor) -> int:
         """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
         sent."""
+        raise NotImplementedError
 
     def state_dict(self) -> State:
         """What is carried from one call to the next, arrays and numbers by name; empty where nothing is."""
+        return {}
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state_dict()` of an equal averaging was taken."""
@@ -84,7 +86,7 @@ class GradientBucket:
         return True
 
 
-class AllReduceAveraging:
+class AllReduceAveraging(Averaging):
     """Averages in full precision by one all-reduce. torch's hook is not used: its future wakes two more threads for
     each gradient."""
 
@@ -98,15 +100,8 @@ class AllReduceAveraging:
         vector.div_(self._group.size())
         return vector.nbytes
 
-    def state_dict(self) -> State:
-        """An empty dictionary: an all-reduce carries nothing from call to call."""
-        return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """Do nothing: an all-reduce carries nothing from call to call."""
-
-
-class HalfPrecisionAveraging:
+class HalfPrecisionAveraging(Averaging):
     """Averages in 16 bits (`fp16` or `bf16`), by torch's own communication hooks."""
 
     _HOOKS: dict[str, Callable[..., Any]] = {
@@ -123,15 +118,8 @@ class HalfPrecisionAveraging:
         self._hook(self._group, GradientBucket(vector)).wait()
         return vector.nbytes // 2
 
-    def state_dict(self) -> State:
-        """An empty dictionary: rounding to 16 bits carries nothing from call to call."""
-        return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """Do nothing: rounding to 16 bits carries nothing from call to call."""
-
-
-class PowerSGDAveraging:
+class PowerSGDAveraging(Averaging):
     """torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al., arXiv
     1905.13727)."""
 
@@ -162,16 +150,6 @@ class PowerSGDAveraging:
         for name in _POWERSGD_MEMORY:
             if name in state:
                 getattr(self._state, name)[0] = torch.from_numpy(state[name]).clone()
-
-
-class GradientCode(Protocol):
-    """A lossy code: encodes a vector as a shorter message."""
-
-    def encode(self, vector: Tensor) -> Tensor:
-        """(P,) float32 -> (M,) uint8, of one length for all vectors."""
-
-    def decode(self, message: Tensor) -> Tensor:
-        """The vector (P,) float32 that a message stands for."""
 
 
 class BlockQuantization:
@@ -214,13 +192,13 @@ class TopKSelection:
         return vector
 
 
-class ErrorFeedbackAveraging:
+class ErrorFeedbackAveraging(Averaging):
     """Sends a code of the vector and of what earlier codes left out (Karimireddy et al., arXiv 1901.09847).
 
     All decode all messages and add them up in the order of ranks.
     """
 
-    def __init__(self, code: GradientCode, size: int, group: dist.ProcessGroup) -> None:
+    def __init__(self, code: BlockQuantization | TopKSelection, size: int, group: dist.ProcessGroup) -> None:
         self._code, self._group = code, group
         self._left_out = torch.zeros(size)
 

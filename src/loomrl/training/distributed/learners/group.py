@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from loomrl.algorithms.base import State, below
-from loomrl.algorithms.peers import LayerWeights, Moments, Vector
+from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments, Vector
 from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.compression import create_averaging
 from loomrl.training.distributed.learners.watchdog import Watchdog
@@ -65,7 +65,7 @@ class SharedParameters:
             self._outer.state[self._agreed]["momentum_buffer"] = torch.from_numpy(np.array(state["momentum"]))
 
 
-class DistributedLearnerGroup:
+class DistributedLearnerGroup(LearnerGroup):
     """The learners of one process group, seen from one of them. Bytes are payload: what this learner contributes to
     collectives."""
 

@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-from pydantic import ValidationError
-
-from loomrl.algorithms.registry import explain, find_algorithms, get_algorithm
+from loomrl.algorithms.registry import find_algorithms, get_algorithm, read_section
 from loomrl.errors import ConfigError
 from loomrl.training.config import DistributedConfig
 from loomrl.training.job import TrainingJob
@@ -37,11 +35,9 @@ def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, n
     shares = {name: -(-number // num_learners) for name, number in whole.items()}
     if hasattr(parameters, "replay_capacity"):  # as many rows as one learner would have, of fewer environments
         shares["replay_capacity"] = parameters.replay_capacity // whole["num_envs"] * shares["num_envs"]
-    kind, values = type(parameters), {**parameters.model_dump(), "rollout_length": rollout_length, **shares}
-    try:
-        return replace(job, parameters=kind.model_validate(values))
-    except ValidationError as error:
-        raise ConfigError(explain(error, kind, f"training.parameters, divided by {num_learners} learners")) from error
+    values = {**parameters.model_dump(), "rollout_length": rollout_length, **shares}
+    place = f"training.parameters, divided by {num_learners} learners"
+    return replace(job, parameters=read_section(type(parameters), values, place))
 
 
 def require_work(share: TrainingJob, config: DistributedConfig) -> None:

@@ -4,24 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms import ppo
+from loomrl.algorithms.ppo.schedules import ScheduledPPO
+from loomrl.algorithms.registry import read_section
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
-from loomrl.training.sections import Sections, read_section
+from loomrl.training.sections import Sections
 from loomrl.training.seeds import Purpose, derive
 from loomrl.types import Json
-
-if TYPE_CHECKING:
-    from loomrl.algorithms.ppo.compiled import CompiledPPO
-    from loomrl.algorithms.ppo.learner import PPO
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class ActorConfig:
         """A vector of `num_envs` environments, on the back-end that is chosen for this environment."""
         return make_vector(self._recipe, num_envs, autoreset, choose(self._recipe.definition))
 
-    def algorithm(self) -> "PPO | CompiledPPO":
+    def algorithm(self) -> ScheduledPPO[Any]:
         """PPO for all workers' environments, with the weights that all actors begin with."""
         parameters = self.parameters.model_copy(update={"rollout_length": self.parameters.steps_per_rollout})
         seed = derive(self.seed, Purpose.WEIGHTS)
