@@ -8,7 +8,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-# The newest migration. Opening compares one string with it, and needs alembic only where they differ.
+# The schema's revision: one more for each change of the tables. Opening compares one string with it. Databases of
+# earlier revisions get what these tables have more: new columns must be nullable (`loomrl.storage.loomdb.migrate`).
 HEAD = "0007"
 
 
