@@ -6,10 +6,7 @@ warm start stays in each environment's data, so the steps are Gymnasium's; they 
 `mujoco.rollout` would step them from one call, but forgets the warm start from call to call.
 """
 
-import importlib
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,12 +14,12 @@ import mujoco
 import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.arguments import Options, Seeds, check_actions, reset_arguments, show_like
+from loomrl.environment.vector.by_module import module_like
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.environment.vector.results import check_finite, place
+from loomrl.environment.vector.results import StepResult, check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
 from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
@@ -33,8 +30,6 @@ IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each sn
 _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)  # all that the next step depends on
 _FEWEST = 8  # environments for which a further thread pays
 _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
-
-StepResult = tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorEnv | None":
@@ -48,10 +43,8 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorE
 
 def find_robot(entry_point: str) -> Robot | None:
     """The robot of an entry point, from the file in `robots/` that is named like its module; None without it."""
-    name = entry_point.partition(":")[0].rpartition(".")[2]
-    if name == "base" or not (Path(__file__).parent / "robots" / f"{name}.py").is_file():
-        return None
-    robots: tuple[Robot, ...] = importlib.import_module(f"loomrl.environment.vector.robots.{name}").ROBOTS
+    module = module_like(entry_point, "robots")
+    robots: tuple[Robot, ...] = () if module is None else module.ROBOTS
     return next((robot for robot in robots if robot.entry_point == entry_point), None)
 
 
@@ -69,12 +62,9 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         num_threads: int | None = None,
     ) -> None:
         """Take model, spaces and settings from `env`, one constructed environment, and keep it."""
-        self.num_envs, self._robot, self._name = num_envs, robot, name
+        show_like(self, env, num_envs, mode)
+        self._robot, self._name = robot, name
         self._restart = mode is AutoresetMode.SAME_STEP
-        self.metadata = {"autoreset_mode": mode}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
         self._env, self._bare = env, env.unwrapped
         self._limit = np.inf if max_episode_steps is None else max_episode_steps
         self._model: Any = self._bare.model  # type: ignore[attr-defined]
@@ -124,9 +114,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
 
     # --- the interface ---
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[FloatArray, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[FloatArray, dict[str, Any]]:
         """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
 
         Raises:
@@ -204,14 +192,11 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         Raises:
             EnvironmentFault: before the first reset.
         """
-        generators = [rng for rng in self._rngs if rng is not None]
-        if len(generators) < self.num_envs:
-            raise EnvironmentFault(f"environment {self._name!r}: call reset before state_dict")
+        words = generator_words(self._rngs, self._name)
         states = np.empty((self.num_envs, mujoco.mj_stateSize(self._model, _STATE)))
         for row, data in zip(states, self._data, strict=True):
             mujoco.mj_getState(self._model, data, row, _STATE)
         now = {f"now.{name}": values.copy() for name, values in self._now.items()}
-        words = generator_words(generators)
         return {
             "states": states,
             **now,
