@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.sources.roots import distributions, is_installed, parse, python_files
+from loomrl.environment.sources.roots import distributions, imported_names, is_installed, parse, python_files
 
 # What a picture needs is not what the dynamics need, and is often not installed.
 _DRAWING = ("render", "draw", "close")
@@ -95,20 +95,8 @@ def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
 def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
     """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in _outside_drawing(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if not _is_stdlib(alias.name))
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([base] if base else [])])
-            if base and not _is_stdlib(base) and (module or not node.level):
-                yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _is_stdlib(name: str) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names
+    names = imported_names(_outside_drawing(parse(path)), package if module else None)
+    return (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
 def _outside_drawing(tree: ast.AST) -> Iterator[ast.AST]:

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.dependencies import with_requirements
-from loomrl.environment.sources.roots import distributions, files_of, imported_members, python_files
+from loomrl.environment.sources.roots import distributions, files_of, imports_of, python_files
 from loomrl.environment.sources.source import build_archive
 from loomrl.system.files import canonical_json, sha256, sha256_file
 from loomrl.system.schema import Document
@@ -72,7 +72,7 @@ def code_of(points: Iterable[EntryPoint]) -> PluginCode:
         if root is not None and root[0] not in found:
             name, location = root
             found[name] = location
-            waiting.extend(name for path in python_files(location) for name in imported_members(path))
+            waiting.extend(name for path in python_files(location) for name in imports_of(path))
     return PluginCode(found)
 
 

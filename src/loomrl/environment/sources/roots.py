@@ -42,7 +42,7 @@ def closure(folder: Path, top: str) -> list[str]:
 
 
 def _top_level_imports(location: Path) -> set[str]:
-    return {name.partition(".")[0] for path in python_files(location) for name in imported_names(path)}
+    return {name.partition(".")[0] for path in python_files(location) for name in imports_of(path)}
 
 
 def python_files(location: Path) -> list[Path]:
@@ -50,22 +50,24 @@ def python_files(location: Path) -> list[Path]:
     return [path for path, _ in files_of(location, "") if path.suffix == ".py"]
 
 
-def imported_names(path: Path) -> Iterator[str]:
+def imports_of(path: Path) -> Iterator[str]:
     """Absolute names a file imports, anywhere in it. A file that does not parse imports nothing."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module
+    return imported_names(ast.walk(parse(path)))
 
 
-def imported_members(path: Path) -> Iterator[str]:
-    """As `imported_names`, with what is imported from a module after its name: it may be a module, too."""
-    for node in ast.walk(parse(path)):
+def imported_names(nodes: Iterable[ast.AST], package: str | None = None) -> Iterator[str]:
+    """What the imports among syntax nodes name: `a.b` of `from a import b`, whatever `b` is. Relative ones are made
+    absolute where the `package` of their file is given, else left out."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package is not None or not node.level):
+            base = node.module or ""
+            if node.level and package is not None:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            if base:
+                yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def parse(path: Path) -> ast.Module:
@@ -93,7 +95,7 @@ def _with_own(roots: Iterable[str]) -> list[str]:
         location = find_location(root)
         if location is None or not root.startswith(_FAMILIES["loomrl"] + "."):
             continue
-        names = sorted({name for path in python_files(location) for name in imported_names(path)})
+        names = sorted({name for path in python_files(location) for name in imports_of(path)})
         found += dict.fromkeys(own for name in names if (own := _root_in_family(name)) and own not in found)
     return found
 
