@@ -10,7 +10,7 @@ A third party adds one with, in its `pyproject.toml`:
 import difflib
 import importlib
 import pkgutil
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -18,13 +18,13 @@ from pydantic import ValidationError
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.errors import ConfigError
+from loomrl.system.plugins import ALGORITHMS, load_plugin, place_of, plugin_points
 from loomrl.system.schema import Section
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
     from loomrl.training.config import TrainingConfig
 
-GROUP = "loomrl.algorithms"
 _PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
 
@@ -35,7 +35,7 @@ def find_algorithms() -> dict[str, LoadedPlugin]:
         ConfigError: when an entry point cannot be loaded, offers too little or a misspelt member, or two have one name.
     """
     found: dict[str, LoadedPlugin] = {}
-    third_party = [(_place(point), plugin) for point, plugin in _third_party()]
+    third_party = [(place_of(point), plugin) for point, plugin in _third_party()]
     own = [(name, plugin) for name in _own_names() if (plugin := _own(name)) is not None]
     for place, plugin in [*own, *third_party]:
         if plugin.NAME in found:
@@ -128,16 +128,9 @@ def _own(name: str) -> LoadedPlugin | None:
 
 def _third_party() -> list[tuple[EntryPoint, LoadedPlugin]]:
     plugins = []
-    for point in entry_points(group=GROUP):
-        try:
-            plugin = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{_place(point)} cannot be loaded: {error}; repair or uninstall that package") from error
+    for point in plugin_points(ALGORITHMS):
+        plugin = load_plugin(point)
         if not isinstance(plugin, AlgorithmPlugin):
-            raise ConfigError(f"{_place(point)} must offer NAME, Config and build")
-        plugins.append((point, LoadedPlugin.of(plugin, _place(point))))
+            raise ConfigError(f"{place_of(point)} must offer NAME, Config and build")
+        plugins.append((point, LoadedPlugin.of(plugin, place_of(point))))
     return plugins
-
-
-def _place(point: EntryPoint) -> str:
-    return f"entry point {GROUP}: {point.name} = {point.value}"
