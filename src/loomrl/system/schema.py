@@ -72,11 +72,19 @@ class Document(BaseModel):
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "(top level)"
+            why = first_problem(error, "(top level)")
             raise ArtifactError(
-                f"{path} is not a valid {cls.__name__}: {place}: {first['msg']}; run the stage that wrote it again"
+                f"{path} is not a valid {cls.__name__}: {why}; run the stage that wrote it again"
             ) from error
+
+
+def first_problem(error: ValidationError, whole: str = "") -> str:
+    """What was found wrong first, as "KEY: WHY", keys of sections with dots between them. Where it is about no key,
+    `whole` stands in its place; empty, the reason stands alone.
+    """
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"])) or whole
+    return f"{place}: {first['msg']}" if place else first["msg"]
 
 
 def _kinds(annotation: Any) -> list[Any]:
