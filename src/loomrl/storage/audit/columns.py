@@ -14,7 +14,6 @@ from loomrl.storage.audit.records import (
     array,
     column,
     holds,
-    is_own_choice,
     is_taken_over,
     row_ids,
     spans,
@@ -166,11 +165,7 @@ def _ids(entry: Json) -> list[str]:
 
 
 def _own(entry: Json) -> list[bool]:
-    if entry["kind"] == DECISION:
-        return [is_own_choice(entry)]
-    if is_taken_over(entry["shared"]):
-        return [False] * entry["shared"]["count"]
-    return [not flag for flag in column(entry, "exploration_flag")]
+    return _unless(entry, "exploration_flag")
 
 
 def tokens_of(entry: Json) -> list[str]:
@@ -186,7 +181,11 @@ def _num_together(entry: Json) -> list[int]:
 
 
 def _as_served(entry: Json) -> list[bool]:
+    return _unless(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
+
+
+def _unless(entry: Json, flag: str) -> list[bool]:
+    """For each decision, whether a version on trial made it and this flag of it is not set."""
     if is_taken_over(entry.get("shared", entry)):
         return [False] * count_of(entry)
-    asked: list[bool] = column(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
-    return [not flag for flag in asked]
+    return [not is_set for is_set in column(entry, flag)]
