@@ -129,7 +129,8 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             EnvironmentFault: for an action the space does not hold, a value that is not finite, a missing reset.
         """
         if not self._ready:
-            raise EnvironmentFault(f"environment {self.name!r}: {self._to_reset()} must be reset before it is stepped")
+            which = f"number {int(np.flatnonzero(self._ended)[0])} of {self.num_envs}"
+            raise EnvironmentFault(f"environment {self.name!r}: {which} must be reset before it is stepped")
         given = check_actions(actions, self.single_action_space, self.num_envs, self.name)
         obs = np.empty((self.num_envs, self.dynamics.obs_dim), np.float32)
         final_obs, reward = np.empty_like(obs), np.empty(self.num_envs)
@@ -179,9 +180,6 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             return {}
         self.refill()
         return {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended}
-
-    def _to_reset(self) -> str:
-        return f"number {int(np.flatnonzero(self._ended)[0])} of {self.num_envs}"
 
     def _fault(
         self, outcome: int, index: int, actions: NDArray[Any], final_obs: NDArray[np.float32], reward: FloatArray

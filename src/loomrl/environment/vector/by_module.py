@@ -2,12 +2,21 @@
 
 import importlib
 from pathlib import Path
-from types import ModuleType
+from typing import Protocol, TypeVar
 
 
-def module_like(entry_point: str, folder: str) -> ModuleType | None:
-    """The module in `folder` (`classic`, `robots`, `tensors`) that is named like an entry point's; None without one."""
+class _ForEnvironment(Protocol):
+    @property
+    def entry_point(self) -> str: ...
+
+
+T = TypeVar("T", bound=_ForEnvironment)
+
+
+def written_for(entry_point: str, folder: str, kind: type[T]) -> T | None:
+    """What is of this kind and for this entry point in a file of `folder` (`classic`, `robots`, `tensors`); or None."""
     name = entry_point.partition(":")[0].rpartition(".")[2]
     if name == "base" or not (Path(__file__).parent / folder / f"{name}.py").is_file():
         return None
-    return importlib.import_module(f"{__package__}.{folder}.{name}")
+    found = vars(importlib.import_module(f"{__package__}.{folder}.{name}")).values()
+    return next((one for one in found if isinstance(one, kind) and one.entry_point == entry_point), None)

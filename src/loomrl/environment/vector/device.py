@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from loomrl.environment.vector.arguments import Options, Seeds, reset_arguments, show_like
-from loomrl.environment.vector.by_module import module_like
+from loomrl.environment.vector.by_module import written_for
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import place
 from loomrl.environment.vector.tensors.base import TensorDynamics
@@ -32,7 +32,7 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "DeviceVectorE
         ConfigError: for another autoreset than "same_step".
     """
     definition = recipe.definition
-    dynamics = find_tensor_dynamics(definition.source.entry_point)
+    dynamics = written_for(definition.source.entry_point, "tensors", TensorDynamics)
     if dynamics is None:
         return None
     if mode is not AutoresetMode.SAME_STEP:
@@ -49,12 +49,6 @@ def best_device() -> torch.device:
 def device_name(device: torch.device) -> str:
     """The name of the GPU that a torch device is, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def find_tensor_dynamics(entry_point: str) -> TensorDynamics | None:
-    """The dynamics of an entry point, from the file in `tensors/` that is named like its module; None without one."""
-    dynamics: TensorDynamics | None = (module := module_like(entry_point, "tensors")) and module.DYNAMICS
-    return dynamics if dynamics is not None and dynamics.entry_point == entry_point else None
 
 
 class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):

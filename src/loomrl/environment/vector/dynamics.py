@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from loomrl.environment.vector.by_module import module_like
+from loomrl.environment.vector.by_module import written_for
 from loomrl.system.machine_code import njit
 from loomrl.types import FloatArray
 
@@ -48,8 +48,7 @@ class Dynamics:
 
 def find_dynamics(entry_point: str) -> Dynamics | None:
     """The dynamics of an entry point, from the file in `classic/` that is named like its module; None without one."""
-    dynamics: Dynamics | None = (module := module_like(entry_point, "classic")) and module.DYNAMICS
-    return dynamics if dynamics is not None and dynamics.entry_point == entry_point else None
+    return written_for(entry_point, "classic", Dynamics)
 
 
 def compiled(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:

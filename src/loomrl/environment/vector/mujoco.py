@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from loomrl.environment.vector.arguments import Options, Seeds, check_actions, reset_arguments, show_like
-from loomrl.environment.vector.by_module import module_like
+from loomrl.environment.vector.by_module import written_for
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import StepResult, check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
@@ -35,17 +35,10 @@ _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePost
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorEnv | None":
     """These environments, or None where it is not known what they observe and reward."""
     definition = recipe.definition
-    robot = find_robot(definition.source.entry_point)
+    robot = written_for(definition.source.entry_point, "robots", Robot)
     if robot is None:
         return None
     return MujocoVectorEnv(recipe.make(), robot, num_envs, mode, definition.max_episode_steps, definition.name)
-
-
-def find_robot(entry_point: str) -> Robot | None:
-    """The robot of an entry point, from the file in `robots/` that is named like its module; None without it."""
-    module = module_like(entry_point, "robots")
-    robots: tuple[Robot, ...] = () if module is None else module.ROBOTS
-    return next((robot for robot in robots if robot.entry_point == entry_point), None)
 
 
 class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):

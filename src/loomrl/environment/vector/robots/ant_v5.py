@@ -56,13 +56,11 @@ def _healthy(bare: Any, now: Fields) -> NDArray[np.bool_]:
     return np.asarray(finite & (low <= now["qpos"][:, 2]) & (now["qpos"][:, 2] <= high))
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
-        reset=normal_reset,
-        observe=_observe,
-        outcome=_outcome,
-        reset_info=plane_info,
-        fields=("qpos", "qvel", "xpos", "cfrc_ext"),
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
+    reset=normal_reset,
+    observe=_observe,
+    outcome=_outcome,
+    reset_info=plane_info,
+    fields=("qpos", "qvel", "xpos", "cfrc_ext"),
 )

@@ -29,12 +29,10 @@ def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
     return {"x_position": now["qpos"][:, 0]}
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
-        reset=normal_reset,
-        observe=joint_state,
-        outcome=_outcome,
-        reset_info=_reset_info,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+    reset=normal_reset,
+    observe=joint_state,
+    outcome=_outcome,
+    reset_info=_reset_info,
 )

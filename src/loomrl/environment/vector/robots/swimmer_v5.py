@@ -31,12 +31,10 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     return StepOutcome(forward - cost, np.zeros(len(xy), np.bool_), info)
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.swimmer_v5:SwimmerEnv",
-        reset=uniform_reset,
-        observe=partial(joint_state, num_excluded=2),
-        outcome=_outcome,
-        reset_info=plane_info,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.swimmer_v5:SwimmerEnv",
+    reset=uniform_reset,
+    observe=partial(joint_state, num_excluded=2),
+    outcome=_outcome,
+    reset_info=plane_info,
 )
