@@ -149,7 +149,8 @@ def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
         if record is None:
             return None
         archive = database.environment_source(record.name, record.version)
-    source = (_live_source(record) if live else None) or _registered_source(record, archive)
+    source = _live_source(record) if live else None
+    source = source or run_archive(record.entry_point, archive, record.source_roots)
     parameters = (dict(record.kwargs), record.max_episode_steps, record.reward_threshold)
     return Definition(record.name, record.version, source, *parameters)
 
@@ -160,10 +161,6 @@ def _live_source(record: "EnvironmentRecord") -> EnvironmentSource | None:
     if (find_location(top) if folder is None else find_module(folder, top)) is None:
         return None  # it is gone; LoomDB's copy is what there is
     return load_source(record.entry_point, folder)
-
-
-def _registered_source(record: "EnvironmentRecord", archive: bytes) -> EnvironmentSource:
-    return run_archive(record.entry_point, archive, record.source_roots)
 
 
 def _unknown(config: EnvironmentConfig) -> str:

@@ -96,12 +96,9 @@ def _with_own(roots: Iterable[str]) -> list[str]:
         if location is None or not root.startswith(_FAMILIES["loomrl"] + "."):
             continue
         names = sorted({name for path in python_files(location) for name in imports_of(path)})
-        found += dict.fromkeys(own for name in names if (own := _root_in_family(name)) and own not in found)
+        inside = (_root_of(name) for name in names if name.startswith(_FAMILIES["loomrl"] + "."))
+        found += dict.fromkeys(own for own in inside if own and own not in found)
     return found
-
-
-def _root_in_family(name: str) -> str | None:
-    return _root_of(name) if name.startswith(_FAMILIES["loomrl"] + ".") else None
 
 
 def _root_of(name: str) -> str | None:

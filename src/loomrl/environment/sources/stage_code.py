@@ -83,16 +83,13 @@ def _imported_by(modules: Iterable[Path], root: Path) -> dict[Path, str]:
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module in found or _changes_nothing(module.relative_to(root).as_posix()):
+        name = module.relative_to(root).as_posix()
+        if module in found or name in CHANGES_NO_POLICY or name.startswith(_LOOMDB):
             continue
         source = module.read_bytes()
         found[module] = sha256(source)
         waiting += [file for name in _own_imports(source) for file in _files_of(name, root)]
     return found
-
-
-def _changes_nothing(name: str) -> bool:
-    return name in CHANGES_NO_POLICY or name.startswith(_LOOMDB)
 
 
 def _beside(modules: Iterable[Path]) -> Iterator[Path]:

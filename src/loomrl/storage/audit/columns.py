@@ -69,12 +69,13 @@ class Columns:
 
     def own(self) -> list[bool]:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
-        return self._gathered(_own)
+        return self._gathered(lambda entry: _unless(entry, "exploration_flag"))
 
     def as_served(self) -> list[bool]:
         """Whether the version that is named decided it as it is served, for each: what the server's `share` of
         exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
-        return self._gathered(_as_served)
+        known = "asked_to_explore"  # where it is not on record, what was explored was asked for
+        return self._gathered(lambda entry: _unless(entry, known if holds(entry, known) else "exploration_flag"))
 
     def tokens(self) -> list[str]:
         """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
@@ -164,10 +165,6 @@ def _ids(entry: Json) -> list[str]:
     return row_ids(whole, 0, entry["shared"]["count"]) if entry["kind"] == DECISIONS else [whole]
 
 
-def _own(entry: Json) -> list[bool]:
-    return _unless(entry, "exploration_flag")
-
-
 def tokens_of(entry: Json) -> list[str]:
     """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
     if not holds(entry, "by_token"):
@@ -178,10 +175,6 @@ def tokens_of(entry: Json) -> list[str]:
 
 def _num_together(entry: Json) -> list[int]:
     return column(entry, "num_together") if holds(entry, "num_together") else [1] * count_of(entry)
-
-
-def _as_served(entry: Json) -> list[bool]:
-    return _unless(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
 
 
 def _unless(entry: Json, flag: str) -> list[bool]:

@@ -183,9 +183,7 @@ class LoomDB:
     def list_snapshots(self, name: str | None = None) -> list[SnapshotRecord]:
         """All snapshots, newest first, of one environment if named."""
         query = select(SnapshotRow).order_by(SnapshotRow.created.desc(), SnapshotRow.digest)
-        if name is not None:
-            query = query.where(SnapshotRow.name == name)
-        return self._all(query, SnapshotRecord)
+        return self._all(query if name is None else query.where(SnapshotRow.name == name), SnapshotRecord)
 
     # --- lineage --------------------------------------------------------------------------------------------------
 
@@ -222,9 +220,7 @@ class LoomDB:
     def deployments(self, policy: str | None = None) -> list[Deployment]:
         """Deployments, newest first, of one policy if named."""
         query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
-        if policy is not None:
-            query = query.where(DeploymentRow.policy == policy)
-        return self._all(query, Deployment)
+        return self._all(query if policy is None else query.where(DeploymentRow.policy == policy), Deployment)
 
     def request_approval(self, run_id: str, policy: str, version: str) -> Approval:
         """Ask for a person's decision; asking again returns what there is, decided or not."""
@@ -419,9 +415,7 @@ class LoomDB:
     def events(self, kind: str | None = None) -> list[Event]:
         """Events, oldest first, of one kind if named."""
         query = select(EventRow).order_by(EventRow.id)
-        if kind is not None:
-            query = query.where(EventRow.kind == kind)
-        return self._all(query, Event)
+        return self._all(query if kind is None else query.where(EventRow.kind == kind), Event)
 
     def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
         """The newest events of these kinds about a policy, newest first; all of them without a limit."""
