@@ -92,14 +92,10 @@ def test_lineage(database: LoomDB) -> None:
         ("run:r", "used", "snapshot:s"),
         ("policy:p@2", "made_by", "run:r"),
     ]
-    assert [edge.object for edge in database.edges("run:r", "out")] == ["snapshot:s"]
-    assert [edge.subject for edge in database.edges("run:r", "in")] == ["policy:p@1", "policy:p@2"]
     assert database.edges("run:x") == []
     for wrong in ("run", "run:", ":r"):
         with pytest.raises(ConfigError, match="must be written kind:id"):
             database.link(wrong, "used", "snapshot:s")
-    with pytest.raises(ConfigError, match="direction 'up'"):
-        database.edges("run:r", "up")  # type: ignore[arg-type]
 
 
 def test_deployments(database: LoomDB) -> None:

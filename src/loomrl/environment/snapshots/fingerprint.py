@@ -117,10 +117,10 @@ def exact_digest(rollouts: Rollouts) -> str:
     return digest.hexdigest()
 
 
-def toleranced_digest(rollouts: Rollouts, tolerance: float = TOLERANCE) -> str:
+def toleranced_digest(rollouts: Rollouts) -> str:
     """The exact digest of the episodes' beginnings, their values rounded to multiples of the tolerance."""
     first = beginnings(rollouts)
-    return exact_digest({key: np.round(array.astype(np.float64) / tolerance) + 0.0 for key, array in first.items()})
+    return exact_digest({key: np.round(array.astype(np.float64) / TOLERANCE) + 0.0 for key, array in first.items()})
 
 
 def compare(reference: Rollouts, other: Rollouts) -> Deviation:

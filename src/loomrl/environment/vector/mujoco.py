@@ -52,7 +52,6 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         mode: AutoresetMode,
         max_episode_steps: int | None,
         name: str,
-        num_threads: int | None = None,
     ) -> None:
         """Take model, spaces and settings from `env`, one constructed environment, and keep it."""
         show_like(self, env, num_envs, mode)
@@ -70,7 +69,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         self._elapsed = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, np.bool_)  # those that must be reset before they are stepped
         self._rngs: list[np.random.Generator | None] = [None] * num_envs
-        threads = min(num_threads or num_processors(), max(1, num_envs // _FEWEST))
+        threads = min(num_processors(), max(1, num_envs // _FEWEST))
         bounds = np.linspace(0, num_envs, threads + 1).astype(int).tolist()
         self._shares = [range(low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
         self._pool = ThreadPoolExecutor(threads - 1, "mujoco") if threads > 1 else None

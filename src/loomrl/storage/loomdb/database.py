@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -199,16 +199,10 @@ class LoomDB:
                 raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
         self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
 
-    def edges(self, node: str, direction: Literal["out", "in", "both"] = "both") -> list[LineageEdge]:
-        """Edges at a node: where it is the subject ("out"), the object ("in"), or either; oldest first."""
-        conditions = {
-            "out": EdgeRow.subject == node,
-            "in": EdgeRow.object == node,
-            "both": (EdgeRow.subject == node) | (EdgeRow.object == node),
-        }
-        if direction not in conditions:
-            raise ConfigError(f"direction {direction!r}: allowed are {', '.join(conditions)}")
-        return self._all(select(EdgeRow).where(conditions[direction]).order_by(EdgeRow.id), LineageEdge)
+    def edges(self, node: str) -> list[LineageEdge]:
+        """Edges at a node: where it is the subject or the object; oldest first."""
+        is_at = (EdgeRow.subject == node) | (EdgeRow.object == node)
+        return self._all(select(EdgeRow).where(is_at).order_by(EdgeRow.id), LineageEdge)
 
     # --- deployments and approvals --------------------------------------------------------------------------------
 
