@@ -1,12 +1,20 @@
-"""What installed packages plug into LoomRL: entry points of the groups that it reads."""
+"""What is installed, and what of it plugs into LoomRL: entry points of the groups that it reads."""
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 from loomrl.errors import ConfigError
 
 ALGORITHMS, CHECKS = "loomrl.algorithms", "loomrl.safety_checks"
 DOMAINS, ENVIRONMENTS = "loomrl.domains", "loomrl.environments"
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution; None where it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 def plugin_points(group: str) -> list[EntryPoint]:

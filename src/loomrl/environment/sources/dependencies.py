@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.roots import distributions, imported_names, is_installed, parse, python_files
+from loomrl.system.plugins import installed_version
+from loomrl.system.walks import reachable
 
 # What a picture needs is not what the dynamics need, and is often not installed.
 _DRAWING = ("render", "draw", "close")
@@ -38,24 +40,11 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
 
 def with_requirements(names: Iterable[str]) -> set[str]:
     """Distributions by canonical name, and all installed ones they require; LoomRL's own requirements are left out."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in found or not _is_installed(name):
-            continue
-        found.add(name)
-        if name not in _OPAQUE:
-            waiting.extend(_requirements(name))
-    return found
 
+    def required(name: str) -> Iterable[str]:
+        return () if name in _OPAQUE else filter(installed_version, _requirements(name))
 
-def _is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return set(reachable(filter(installed_version, names), required))
 
 
 def _requirements(name: str) -> Iterator[str]:
@@ -68,14 +57,12 @@ def _requirements(name: str) -> Iterator[str]:
 def _reached(locations: Mapping[str, Path], entry_module: str) -> list[Path]:
     """Files of the archive that the entry module imports, directly or not; itself first."""
     modules = dict(_modules(locations))
-    reached: dict[str, Path] = {}
-    waiting = [entry_module]
-    while waiting:
-        name = _longest_known(waiting.pop(), modules)
-        if name is not None and name not in reached:
-            reached[name] = modules[name]
-            waiting.extend(_needed_imports(modules[name], name))
-    return list(reached.values())
+
+    def known(names: Iterable[str]) -> Iterator[str]:
+        return (found for name in names if (found := _longest_known(name, modules)) is not None)
+
+    reached = reachable(known([entry_module]), lambda name: known(_needed_imports(modules[name], name)))
+    return [modules[name] for name in reached]
 
 
 def _modules(locations: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:

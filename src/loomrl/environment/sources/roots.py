@@ -14,6 +14,7 @@ from typing import Any
 
 from loomrl.environment.sources.importer import find_module
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.system.walks import reachable
 
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo"}
@@ -32,13 +33,11 @@ def locate(folder: Path, root: str) -> Path:
 
 def closure(folder: Path, top: str) -> list[str]:
     """`top` and the modules beside it that its code imports, directly or not, also inside functions."""
-    roots, waiting = [top], [top]
-    while waiting:
-        for name in sorted(_top_level_imports(locate(folder, waiting.pop()))):
-            if name not in roots and find_module(folder, name) is not None:
-                roots.append(name)
-                waiting.append(name)
-    return [top, *sorted(roots[1:])]
+
+    def beside(name: str) -> list[str]:
+        return [one for one in _top_level_imports(locate(folder, name)) if find_module(folder, one) is not None]
+
+    return [top, *sorted(reachable([top], beside)[1:])]
 
 
 def _top_level_imports(location: Path) -> set[str]:
@@ -128,14 +127,14 @@ def find_location(root: str) -> Path | None:
 
 def _with_neighbours(locations: dict[str, Path]) -> dict[str, Path]:
     """With the modules that imports lead to and no distribution owns: no version could stand for them."""
-    found, waiting = dict(locations), [location for location in locations.values() if not is_installed(location)]
-    while waiting:
-        for name in _top_level_imports(waiting.pop()) - found.keys() - distributions().keys() - _FAMILIES.keys():
-            location = None if name in sys.stdlib_module_names else find_location(name)
-            if location is not None and not is_installed(location):
-                found[name] = location
-                waiting.append(location)
-    return {**locations, **{name: found[name] for name in sorted(found.keys() - locations.keys())}}
+    owned = distributions().keys() | _FAMILIES.keys() | sys.stdlib_module_names | locations.keys()
+
+    def beside(one: tuple[str, Path]) -> list[tuple[str, Path]]:
+        found = ((name, find_location(name)) for name in _top_level_imports(one[1]) - owned)
+        return [(name, place) for name, place in found if place is not None and not is_installed(place)]
+
+    neighbours = reachable([one for one in locations.items() if not is_installed(one[1])], beside)
+    return {**locations, **dict(sorted(one for one in neighbours if one[0] not in locations))}
 
 
 @cache
