@@ -7,7 +7,6 @@ A third party adds one with, in its `pyproject.toml`:
     my_algorithm = "my_package.my_algorithm"
 """
 
-import difflib
 import importlib
 import pkgutil
 from importlib.metadata import EntryPoint
@@ -19,7 +18,7 @@ from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.errors import ConfigError
 from loomrl.system.plugins import ALGORITHMS, load_plugin, place_of, plugin_points
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, explain
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
@@ -79,7 +78,7 @@ def _read(plugin: LoadedPlugin, config: "TrainingConfig") -> Section:
     try:
         return plugin.Config.model_validate(config.parameters)
     except ValidationError as error:
-        raise ConfigError(explain(error, plugin.Config, "training.parameters")) from error
+        raise ConfigError(explain(error, plugin.Config, "training.parameters.")) from error
 
 
 def parameters_for(config: "TrainingConfig", backend: str) -> Section:
@@ -90,25 +89,6 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
     """
     plugin = get_algorithm(config.algorithm)
     return plugin.for_backend(_read(plugin, config), backend)
-
-
-def explain(error: ValidationError, section: type[Section], place: str) -> str:
-    """One line for each thing wrong with the values of a section."""
-    allowed = sorted(section.model_fields)
-    lines = []
-    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
-    for detail in caused:
-        name = ".".join(str(part) for part in detail["loc"])
-        key = f"{place}.{name}" if name else place
-        if detail["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            lines.append(f"{key}: unknown key; {hint}allowed: {', '.join(allowed)}")
-        elif detail["type"] == "value_error":
-            lines.append(f"{key}: {detail['msg'].removeprefix('Value error, ')}")
-        else:
-            lines.append(f"{key}: {detail['msg']}, found {detail['input']!r}")
-    return "\n".join(lines)
 
 
 def _own_names() -> dict[str, str]:

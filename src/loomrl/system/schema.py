@@ -1,5 +1,6 @@
 """The two kinds of typed data: `Section` (read from configs) and `Document` (written by stages)."""
 
+import difflib
 from collections.abc import Sequence
 from datetime import date
 from enum import Enum
@@ -8,6 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 
 from loomrl.errors import ArtifactError
 from loomrl.system.files import canonical_json, read_json, write_atomic
@@ -85,6 +87,42 @@ def first_problem(error: ValidationError, whole: str = "") -> str:
     first = error.errors()[0]
     place = ".".join(map(str, first["loc"])) or whole
     return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def explain(error: ValidationError, section: type[Section], place: str, whole: str = "") -> str:
+    """A line for each thing wrong with the values of a section: its key behind `place`, what was found and is allowed.
+
+    `place` ends in "." or ": " before keys; `whole` stands for the key of what is wrong of the section as a whole.
+    """
+    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
+    keys = [".".join(map(str, detail["loc"])) or whole for detail in caused]
+    named = [f"{place}{key}" if key else place.rstrip(".: ") for key in keys]
+    return "\n".join(f"{name}: {_why(detail, section)}" for name, detail in zip(named, caused, strict=True))
+
+
+def _why(detail: ErrorDetails, section: type[Section]) -> str:
+    if detail["type"] == "extra_forbidden":
+        allowed = _keys_at(section, detail["loc"][:-1])
+        near = difflib.get_close_matches(str(detail["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"unknown key; {hint}allowed: {', '.join(allowed)}"
+    if detail["type"] == "missing":
+        return "missing; this key is required"
+    if detail["type"] == "value_error":
+        return detail["msg"].removeprefix("Value error, ")
+    is_bare = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
+    hint = "; put quotes around it" if is_bare else ""  # YAML reads bare numbers and truth values as such
+    return f"{detail['msg']}, found {detail['input']!r}{hint}"
+
+
+def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        if part not in section.model_fields:  # a place in a list, or a key of a mapping
+            continue
+        annotation = section.model_fields[part].annotation
+        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
+        section = arguments[0] if arguments else annotation
+    return sorted(section.model_fields)
 
 
 def _kinds(annotation: Any) -> list[Any]:

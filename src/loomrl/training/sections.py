@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import gymnasium
 from pydantic import Field, ValidationError
 
-from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, explain
 
 _Read = TypeVar("_Read", bound=Section)
 
@@ -98,7 +97,7 @@ def read_section(section: type[_Read], values: dict[str, Any], place: str) -> _R
     try:
         return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(explain(error, section, place)) from error
+        raise ConfigError(explain(error, section, f"{place}.")) from error
 
 
 def _action_dim(action: gymnasium.Space[Any]) -> int:

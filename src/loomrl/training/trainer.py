@@ -24,7 +24,6 @@ from gymnasium.vector import VectorEnv
 from pydantic import Field, ValidationError, model_validator
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import Definition, resolve
@@ -32,6 +31,7 @@ from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.system import events
+from loomrl.system.schema import explain
 from loomrl.training.config import NO_END, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.remarks import no_episode_ended
@@ -73,7 +73,7 @@ class PPOConfig(ppo.Config):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, PPOConfig, "PPOConfig")) from error
+            raise ConfigError(explain(error, PPOConfig, "PPOConfig.")) from error
 
     @model_validator(mode="after")
     def _learners_where_there_are_some(self) -> "PPOConfig":

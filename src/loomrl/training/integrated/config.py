@@ -5,13 +5,12 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
 from loomrl.gym.curriculum import CurriculumConfig
 from loomrl.gym.domains import get_domain
 from loomrl.gym.facade import EnvironmentType
 from loomrl.gym.tasks import NUM_LEVELS
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, explain
 
 # Short prompts and answers: what a small policy that begins from nothing can learn.
 SHORT_KINDS: dict[str, tuple[str, ...]] = {
@@ -56,7 +55,7 @@ class GymTrainingConfig(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, GymTrainingConfig, "GymTrainingConfig")) from error
+            raise ConfigError(explain(error, GymTrainingConfig, "GymTrainingConfig.")) from error
 
     @model_validator(mode="after")
     def _is_possible(self) -> "GymTrainingConfig":

@@ -12,11 +12,10 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
-from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
 from loomrl.gym.facade import GymEnvironment
 from loomrl.gym.registered import RegisteredEnvironment
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, explain
 from loomrl.training.distributed.cluster import connected
 from loomrl.training.integrated import GymPPOIntegration, IntegrationResults
 from loomrl.training.integrated.players import Compression, RemotePlayers
@@ -40,7 +39,7 @@ class NexusConfig(Section):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, NexusConfig, "NexusWorker")) from error
+            raise ConfigError(explain(error, NexusConfig, "NexusWorker.")) from error
 
 
 class NexusWorker:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from loomrl.algorithms.registry import explain, find_algorithms, get_algorithm
+from loomrl.algorithms.registry import find_algorithms, get_algorithm
 from loomrl.errors import ConfigError
+from loomrl.system.schema import explain
 from loomrl.training.config import DistributedConfig
 from loomrl.training.job import TrainingJob
 
@@ -41,7 +42,7 @@ def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, n
     try:
         return replace(job, parameters=kind.model_validate(values))
     except ValidationError as error:
-        raise ConfigError(explain(error, kind, f"training.parameters, divided by {num_learners} learners")) from error
+        raise ConfigError(explain(error, kind, f"training.parameters, divided by {num_learners} learners.")) from error
 
 
 def require_work(share: TrainingJob, config: DistributedConfig) -> None:
