@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from loomrl.errors import ArtifactError
 from loomrl.system.files import sha256
@@ -195,11 +195,6 @@ def arithmetic_digest() -> str:
     scalars = [function(float(value)) for value in grid for function in (math.sin, math.cos, math.exp, math.atan)]
     digest.update(np.array(scalars).tobytes())
     return digest.hexdigest()
-
-
-def to_bytes(rollouts: Rollouts) -> bytes:
-    """The bytes of a safetensors file that holds the rollouts."""
-    return save(rollouts)
 
 
 def read_rollouts(path: Path, digest: str) -> Rollouts:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from safetensors.numpy import save
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
@@ -23,7 +24,6 @@ from loomrl.environment.snapshots.fingerprint import (
     arithmetic_digest,
     exact_digest,
     record_rollouts,
-    to_bytes,
     toleranced_digest,
 )
 from loomrl.environment.snapshots.repeat import prove_repeatable
@@ -48,7 +48,7 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
     archive = build_archive(definition.source.locations)
     rollouts, spec = _observe(definition, config)
     prove_repeatable(definition, archive, rollouts)
-    data = to_bytes(rollouts)
+    data = save(rollouts)
     content = {
         "spec": spec,
         "source_digest": sha256(archive),

@@ -42,7 +42,10 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
                 if not finder.folder.is_dir():
                     finder.folder = self.folder  # equal content: the key is a digest of it
                 return finder
-        sys.modules[self.alias] = self._namespace(self.alias)
+        namespace = sys.modules[self.alias] = ModuleType(
+            self.alias, "Modules of one version of an environment's source."
+        )
+        namespace.__path__ = []
         sys.meta_path.insert(0, self)
         return self
 
@@ -107,11 +110,6 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError as error:
             if error.name != f"{self.alias}.{name}.{item}":
                 raise
-
-    def _namespace(self, name: str) -> ModuleType:
-        module = ModuleType(name, "Modules of one version of an environment's source.")
-        module.__path__ = []
-        return module
 
 
 def public_names(text: object) -> str:
