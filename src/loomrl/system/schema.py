@@ -6,12 +6,12 @@ from datetime import date
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Protocol, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import canonical_json, read_json, write_atomic
 
 
@@ -38,6 +38,22 @@ class Section(BaseModel):
             return date.fromisoformat(value)
         texts = Enum if info.mode == "json" else (Enum, Path)  # from JSON, pydantic itself makes a path of its text
         return next((kind(value) for kind in kinds if isinstance(kind, type) and issubclass(kind, texts)), value)
+
+
+class ArgumentSection(Section):
+    """A section whose keys a caller gives as arguments of the class, or of what `CALLED` names.
+
+    Raises:
+        ConfigError: naming the key, what was found and what is allowed.
+    """
+
+    CALLED: ClassVar[str] = ""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self), f"{self.CALLED or type(self).__name__}.")) from error
 
 
 class _Named(Protocol):
