@@ -11,35 +11,26 @@ from loomrl.system.moved import MovedFinder
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "BaseEnvironment": "loomrl.environment.base",
-    "register_environment": "loomrl.environment.registry",
-    "LoomRLGym": "loomrl.gym.facade",
-    "EnvironmentType": "loomrl.gym.facade",
-    "GymTrainingConfig": "loomrl.training.integrated",
-    "GymPPOIntegration": "loomrl.training.integrated",
-    "create_integrated_rl_system": "loomrl.training.integrated",
-    "HubClient": "loomrl.language.trajectory.client",
-    "VectorizedEnv": "loomrl.environment.vectorized",
-    "PrioritizedReplayBuffer": "loomrl.algorithms.replay.transitions",
-    "InferenceEngine": "loomrl.language.inference",
-    "BuiltinEngine": "loomrl.language.inference.builtin",
-    "VLLMEngine": "loomrl.language.inference.vllm",
-    "SGLangEngine": "loomrl.language.inference.sglang",
-    "PPOConfig": "loomrl.training.trainer",
-    "PPOTrainer": "loomrl.training.trainer",
-    "DistributedTrainer": "loomrl.training.distributed.trainer",
-    "PolicyEvaluator": "loomrl.training.distributed.trainer",
-    "NexusWorker": "loomrl.training.integrated.nexus",
-    "RolloutWorker": "loomrl.training.distributed.rollout_workers.workers",
-    "PPOLearner": "loomrl.training.distributed.rollout_workers.workers",
-    "PolicyNetwork": "loomrl.algorithms.networks.modules",
-    "StateEncoder": "loomrl.algorithms.networks.modules",
-    "GaussianPolicyHead": "loomrl.algorithms.networks.modules",
-    "ValueHead": "loomrl.algorithms.networks.modules",
-    "PolicyClient": "loomrl.serving.client",
-    "AsyncPolicyClient": "loomrl.serving.client",
+_PUBLIC = {  # module -> the names that it offers here
+    "loomrl.algorithms.networks.modules": "GaussianPolicyHead PolicyNetwork StateEncoder ValueHead",
+    "loomrl.algorithms.replay.transitions": "PrioritizedReplayBuffer",
+    "loomrl.environment.base": "BaseEnvironment",
+    "loomrl.environment.registry": "register_environment",
+    "loomrl.environment.vectorized": "VectorizedEnv",
+    "loomrl.gym.facade": "EnvironmentType LoomRLGym",
+    "loomrl.language.inference": "InferenceEngine",
+    "loomrl.language.inference.builtin": "BuiltinEngine",
+    "loomrl.language.inference.sglang": "SGLangEngine",
+    "loomrl.language.inference.vllm": "VLLMEngine",
+    "loomrl.language.trajectory.client": "HubClient",
+    "loomrl.serving.client": "AsyncPolicyClient PolicyClient",
+    "loomrl.training.distributed.rollout_workers.workers": "PPOLearner RolloutWorker",
+    "loomrl.training.distributed.trainer": "DistributedTrainer PolicyEvaluator",
+    "loomrl.training.integrated": "GymPPOIntegration GymTrainingConfig create_integrated_rl_system",
+    "loomrl.training.integrated.nexus": "NexusWorker",
+    "loomrl.training.trainer": "PPOConfig PPOTrainer",
 }
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
 __all__ = [
     "AsyncPolicyClient",
@@ -77,9 +68,9 @@ sys.meta_path.append(MovedFinder())
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'loomrl' has no attribute {name!r}; it has: {', '.join(sorted(_PUBLIC))}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name not in _MODULES:
+        raise AttributeError(f"module 'loomrl' has no attribute {name!r}; it has: {', '.join(sorted(_MODULES))}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ memory are plain frozen dataclasses.
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import not_
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,7 +38,7 @@ class EnvironmentSpec(Document):
     # Left out where it is 1, so that snapshots taken before there was such a thing keep their bytes.
     frame_stack: int = Field(default=1, exclude_if=lambda frames: frames == 1)
     frame: Json | None = Field(default=None, exclude_if=lambda space: space is None)  # the space of each frame
-    randomize: dict[str, Json] = Field(default_factory=dict, exclude_if=lambda ranges: not ranges)
+    randomize: dict[str, Json] = Field(default_factory=dict, exclude_if=not_)
     shield: Json | None = Field(default=None, exclude_if=lambda shield: shield is None)
     observation: Json
     action: Json
@@ -252,9 +253,7 @@ class EvaluationReport(Document):
     picture: str  # file name of the picture of the distribution
     replay: str | None  # file name of the rendered episode
     replay_missing_because: str | None = None
-    samples: list[TextSample] = Field(
-        default_factory=list, exclude_if=lambda found: not found
-    )  # where it answers texts
+    samples: list[TextSample] = Field(default_factory=list, exclude_if=not_)  # where it answers texts
 
 
 # --- safety -----------------------------------------------------------------------------------------------------
@@ -343,9 +342,9 @@ class Claim(Document):
     waiver: Waiver | None = None
     verdict_before_waiver: Verdict | None = None
     finding: str = ""  # what came out, in one sentence
-    examined: str = Field(default="", exclude_if=lambda text: not text)
-    not_established: str = Field(default="", exclude_if=lambda text: not text)
-    false_if: str = Field(default="", exclude_if=lambda text: not text)
+    examined: str = Field(default="", exclude_if=not_)
+    not_established: str = Field(default="", exclude_if=not_)
+    false_if: str = Field(default="", exclude_if=not_)
     label: ClaimLabel | None = Field(default=None, exclude_if=lambda label: label is None)
 
 
@@ -367,7 +366,7 @@ class SafetyCase(Document):
     claims: list[Claim]
     decision: GateDecision
     controls: dict[str, list[str]] = Field(default_factory=dict)  # control -> claim ids
-    not_applicable: dict[str, str] = Field(default_factory=dict, exclude_if=lambda found: not found)  # check -> why
+    not_applicable: dict[str, str] = Field(default_factory=dict, exclude_if=not_)  # check -> why
     tools: dict[str, str] = Field(default_factory=dict)  # distribution -> version
 
 
@@ -387,7 +386,7 @@ class ParityReport(Document):
     limit: float
     passed: bool
     rechecked_claims: dict[str, Verdict] = Field(default_factory=dict)
-    formats: dict[str, "ParityReport"] = Field(default_factory=dict, exclude_if=lambda found: not found)  # beside ONNX
+    formats: dict[str, "ParityReport"] = Field(default_factory=dict, exclude_if=not_)  # beside ONNX
 
 
 class PolicyManifest(Document):
@@ -407,15 +406,11 @@ class PolicyManifest(Document):
     probe_observations: list[Any]  # (N, *obs): answered at load time ...
     probe_actions: list[Any]  # (N, *action): ... and compared with these
     out_of_distribution: Json | None = None  # calibration: see loomrl.safety.checks.out_of_distribution
-    constraints: list[Json] = Field(default_factory=list, exclude_if=lambda found: not found)  # as safety.constraints
+    constraints: list[Json] = Field(default_factory=list, exclude_if=not_)  # as safety.constraints
     shield_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)  # of the file beside it
     certified: Json | None = Field(default=None, exclude_if=lambda found: found is None)  # `sha256`, `on_uncertified`
-    formats: dict[str, Json] = Field(
-        default_factory=dict, exclude_if=lambda found: not found
-    )  # `file`, `sha256` of each
-    safety_critical: bool = Field(
-        default=False, exclude_if=lambda found: not found
-    )  # records are synced before answers
+    formats: dict[str, Json] = Field(default_factory=dict, exclude_if=not_)  # `file`, `sha256` of each
+    safety_critical: bool = Field(default=False, exclude_if=not_)  # records are synced before answers
     opset: int
 
 

@@ -136,7 +136,9 @@ def test_a_decision_about_another_champion_is_not_carried_out(house: House) -> N
 
 def test_a_waiting_decision_asks(house: House) -> None:
     house.apply(house.decide(house.add(), approval="human"))
-    assert [(one.run_id, one.version) for one in house.db.pending_approvals()] == [("run-1", "1")]
+    asked = house.db.approval("run-1")
+    assert asked is not None
+    assert (asked.version, asked.state) == ("1", "waiting")
     assert house.aliases == {CHALLENGER: "1"}
 
 

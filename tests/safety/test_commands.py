@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from loomrl.cli.safety import app
 from loomrl.errors import ArtifactError, ConfigError
-from loomrl.safety import registry
 from loomrl.safety.case.document import SCHEMA, schema, schema_bytes
 from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.registry import find_checks
@@ -169,7 +168,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> Non
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("their_check.py", source)
         file.writestr("theirs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-        file.writestr("theirs-1.0.dist-info/entry_points.txt", f"[{registry.GROUP}]\nplugged_in = their_check\n")
+        file.writestr("theirs-1.0.dist-info/entry_points.txt", "[loomrl.safety_checks]\nplugged_in = their_check\n")
     monkeypatch.syspath_prepend(str(archive))
     monkeypatch.delitem(sys.modules, "their_check", raising=False)
 

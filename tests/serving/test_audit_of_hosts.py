@@ -70,7 +70,7 @@ def test_what_loomdb_knows_and_is_not_here_is_named_with_the_fix(hosts: tuple[Au
     found, time = chains_of_all_hosts("cartpole"), datetime.now(UTC)
 
     def known(name: str, sequence: int, at: datetime = time) -> AuditChain:
-        place = {"segment": "000001", "sequence": sequence, "digest": "0" * 64, "first_digest": None}
+        place = {"segment": "000001", "sequence": sequence, "digest": "0" * 64}
         return AuditChain(server=f"cartpole/{name}", host="robot-7", anchored=at, **place)
 
     everything = [known("one", 0), known("two", 7), known("three", 3), known("three-shadow", 3), known("four", -1)]

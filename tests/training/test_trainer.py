@@ -194,7 +194,7 @@ def test_the_dictionary_with_sections() -> None:
         ("policy_config", {"encoder_dim": [4]}, "encoder_dim: unknown key"),
         ("training_config", {"lerning_rate": 1.0}, "lerning_rate: unknown key; did you mean 'learning_rate'"),
         ("training_config", {"num_workers": 0}, "training_config.num_workers: 0"),
-        ("env_config", {"num_envs": 2}, "env_config.env_id: Field required"),
+        ("env_config", {"num_envs": 2}, "env_config.env_id: missing; this key is required"),
     ):
         with pytest.raises(ConfigError, match=message):
             PPOTrainer({**SECTIONS, "batch_size": 32, section: wrong})

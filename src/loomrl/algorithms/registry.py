@@ -7,11 +7,10 @@ A third party adds one with, in its `pyproject.toml`:
     my_algorithm = "my_package.my_algorithm"
 """
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -19,13 +18,13 @@ from pydantic import ValidationError
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.errors import ConfigError
-from loomrl.system.schema import Section
+from loomrl.system.plugins import ALGORITHMS, load_plugin, place_of, plugin_points
+from loomrl.system.schema import Section, explain
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
     from loomrl.training.config import TrainingConfig
 
-GROUP = "loomrl.algorithms"
 _Read = TypeVar("_Read", bound=Section)
 _PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
@@ -37,7 +36,7 @@ def find_algorithms() -> dict[str, LoadedPlugin]:
         ConfigError: when an entry point cannot be loaded, offers too little or a misspelt member, or two have one name.
     """
     found: dict[str, LoadedPlugin] = {}
-    third_party = [(_place(point), plugin) for point, plugin in _third_party()]
+    third_party = [(place_of(point), plugin) for point, plugin in _third_party()]
     own = [(name, plugin) for name in _own_names() if (plugin := _own(name)) is not None]
     for place, plugin in [*own, *third_party]:
         if plugin.NAME in found:
@@ -95,26 +94,7 @@ def read_section(section: type[_Read], values: Mapping[str, Any], place: str) ->
     try:
         return section.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError(explain(error, section, place)) from error
-
-
-def explain(error: ValidationError, section: type[Section], place: str) -> str:
-    """One line for each thing wrong with the values of a section."""
-    allowed = sorted(section.model_fields)
-    lines = []
-    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
-    for detail in caused:
-        name = ".".join(str(part) for part in detail["loc"])
-        key = f"{place}.{name}" if name else place
-        if detail["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            lines.append(f"{key}: unknown key; {hint}allowed: {', '.join(allowed)}")
-        elif detail["type"] == "value_error":
-            lines.append(f"{key}: {detail['msg'].removeprefix('Value error, ')}")
-        else:
-            lines.append(f"{key}: {detail['msg']}, found {detail['input']!r}")
-    return "\n".join(lines)
+        raise ConfigError(explain(error, section, f"{place}.")) from error
 
 
 def _own_names() -> dict[str, str]:
@@ -134,16 +114,9 @@ def _own(name: str) -> LoadedPlugin | None:
 
 def _third_party() -> list[tuple[EntryPoint, LoadedPlugin]]:
     plugins = []
-    for point in entry_points(group=GROUP):
-        try:
-            plugin = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"{_place(point)} cannot be loaded: {error}; repair or uninstall that package") from error
+    for point in plugin_points(ALGORITHMS):
+        plugin = load_plugin(point)
         if not isinstance(plugin, AlgorithmPlugin):
-            raise ConfigError(f"{_place(point)} must offer NAME, Config and build")
-        plugins.append((point, LoadedPlugin.of(plugin, _place(point))))
+            raise ConfigError(f"{place_of(point)} must offer NAME, Config and build")
+        plugins.append((point, LoadedPlugin.of(plugin, place_of(point))))
     return plugins
-
-
-def _place(point: EntryPoint) -> str:
-    return f"entry point {GROUP}: {point.name} = {point.value}"

@@ -26,8 +26,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Decide a property. Ends with 1 when it does not hold, or lies too close to its limit to say."""
-    from loomrl.environment.finite.prism.explore import written_out
-    from loomrl.environment.finite.prism.syntax import read_property
+    from loomrl.environment.finite.prism.syntax import read_property, written_out
     from loomrl.safety.model_checking import pctl
 
     parsed, constants = read_property(prop), _constants(constant)

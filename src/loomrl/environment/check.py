@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
+from loomrl.environment.layers import layers_of
 from loomrl.environment.seeds import TRIAL_SEEDS
 from loomrl.environment.spaces import space_to_json
 from loomrl.environment.wrappers.guard import EnvironmentGuard, explain, is_valid
@@ -178,18 +179,11 @@ def _check_seeding(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
 
 
 def _check_episode_ends(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:
-    if any(isinstance(layer, gymnasium.wrappers.TimeLimit) for layer in _layers(env)):
+    if any(isinstance(layer, gymnasium.wrappers.TimeLimit) for layer in layers_of(env)):
         return
     if not any(step[3] or step[4] for step in islice(_steps(env, 0), 5_000)):
         problem = "No episode ended within 5000 random steps, and there is no time limit."
         yield _error("episode_end", problem, "Set max_episode_steps, in the config or when registering.")
-
-
-def _layers(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    yield env
 
 
 def _check_gymnasium(env: gymnasium.Env[Any, Any]) -> Iterator[Finding]:

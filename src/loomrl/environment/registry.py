@@ -1,7 +1,7 @@
 """Registering environments in LoomDB, and taking a registration back."""
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,7 @@ def register_environment(
         path=None if folder is None else str(folder),
         created=now(),
     )
-    if database is not None:
-        return database.register_environment(record, archive)
-    with LoomDB.open() as opened:
+    with LoomDB.open() if database is None else nullcontext(database) as opened:
         return opened.register_environment(record, archive)
 
 
@@ -84,9 +82,7 @@ def unregister_environment(name: str, version: str, database: "LoomDB | None" = 
     """
     from loomrl.storage.loomdb.database import LoomDB
 
-    if database is not None:
-        return database.unregister_environment(name, version)
-    with LoomDB.open() as opened:
+    with LoomDB.open() if database is None else nullcontext(database) as opened:
         return opened.unregister_environment(name, version)
 
 

@@ -5,8 +5,7 @@ import functools
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import entry_points
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,11 @@ from loomrl.environment.sources.roots import find_location
 from loomrl.environment.sources.source import EnvironmentSource, load_source, run_archive
 from loomrl.errors import ConfigError
 from loomrl.system.files import canonical_json
+from loomrl.system.plugins import ENVIRONMENTS, load_plugin, plugin_points
 from loomrl.types import EnvironmentSpec
 
 if TYPE_CHECKING:
     from loomrl.storage.loomdb.records import EnvironmentRecord
-
-GROUP = "loomrl.environments"
 
 
 @dataclass(frozen=True)
@@ -63,16 +61,14 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
         found = Definition(config.id, config.version or "0", load_source(config.entry_point, folder))
     else:
         found = _by_name(config, live)
-    return Definition(
-        found.name,
-        found.version,
-        found.source,
-        plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {found.name!r}"),
-        config.max_episode_steps or found.max_episode_steps,
-        found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
-        config.frame_stack,
-        config.randomize,
-        config.shield,
+    return replace(
+        found,
+        kwargs=plain({**found.kwargs, **config.kwargs}, f"environment.kwargs of {found.name!r}"),
+        max_episode_steps=config.max_episode_steps or found.max_episode_steps,
+        reward_threshold=found.reward_threshold if config.reward_threshold is None else config.reward_threshold,
+        frame_stack=config.frame_stack,
+        randomize=config.randomize,
+        shield=config.shield,
     )
 
 
@@ -130,14 +126,8 @@ def find_gymnasium_spec(environment_id: str) -> EnvSpec | None:
 
 @functools.cache
 def _import_plugins() -> None:
-    for point in entry_points(group=GROUP):
-        try:
-            point.load()
-        except Exception as error:
-            raise ConfigError(
-                f"entry point {GROUP}: {point.name} = {point.value} cannot be loaded: {type(error).__name__}: {error}; "
-                "repair or uninstall that package"
-            ) from error
+    for point in plugin_points(ENVIRONMENTS):
+        load_plugin(point)
 
 
 def _entry_point(spec: EnvSpec) -> str:
@@ -159,7 +149,8 @@ def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
         if record is None:
             return None
         archive = database.environment_source(record.name, record.version)
-    source = (_live_source(record) if live else None) or _registered_source(record, archive)
+    source = _live_source(record) if live else None
+    source = source or run_archive(record.entry_point, archive, record.source_roots)
     parameters = (dict(record.kwargs), record.max_episode_steps, record.reward_threshold)
     return Definition(record.name, record.version, source, *parameters)
 
@@ -170,10 +161,6 @@ def _live_source(record: "EnvironmentRecord") -> EnvironmentSource | None:
     if (find_location(top) if folder is None else find_module(folder, top)) is None:
         return None  # it is gone; LoomDB's copy is what there is
     return load_source(record.entry_point, folder)
-
-
-def _registered_source(record: "EnvironmentRecord", archive: bytes) -> EnvironmentSource:
-    return run_archive(record.entry_point, archive, record.source_roots)
 
 
 def _unknown(config: EnvironmentConfig) -> str:
@@ -204,34 +191,24 @@ def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
     return values
 
 
-def ranges_as_json(definition: Definition) -> dict[str, Any]:
-    """What is drawn anew for each episode, as a snapshot records it."""
-    return {name: one.model_dump(mode="json") for name, one in definition.randomize.items()}
-
-
 def ranges_of(spec: EnvironmentSpec) -> dict[str, RangeConfig]:
-    """The ranges that are drawn anew for each episode, read from a snapshot's `randomize`; inverts `ranges_as_json`."""
+    """The ranges that are drawn anew for each episode, read from a snapshot's `randomize`."""
     return {name: RangeConfig.model_validate(one) for name, one in spec.randomize.items()}
 
 
-def shield_as_json(definition: Definition) -> dict[str, Any] | None:
-    """What is kept from happening, as a snapshot records it."""
-    return None if definition.shield is None else definition.shield.model_dump(mode="json")
-
-
 def shield_of(spec: EnvironmentSpec) -> ShieldConfig | None:
-    """The shield's config that a snapshot recorded, or None where it has none; inverts `shield_as_json`."""
+    """The shield's config that a snapshot recorded, or None where it has none."""
     return None if spec.shield is None else ShieldConfig.model_validate(spec.shield)
 
 
-def parameters(definition: Definition) -> Mapping[str, Any]:
-    """The settings of an environment that `verify` compares and calls `parameters`, by name."""
+def parameters(definition: Definition) -> dict[str, Any]:
+    """The settings of an environment, by name, as a snapshot records them, and `verify` compares them."""
     return {
         "entry_point": definition.source.entry_point,
         "kwargs": definition.kwargs,
         "max_episode_steps": definition.max_episode_steps,
         "reward_threshold": definition.reward_threshold,
         "frame_stack": definition.frame_stack,
-        "randomize": ranges_as_json(definition),
-        "shield": shield_as_json(definition),
+        "randomize": {name: one.model_dump(mode="json") for name, one in definition.randomize.items()},
+        "shield": None if definition.shield is None else definition.shield.model_dump(mode="json"),
     }

@@ -20,7 +20,7 @@ from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError, EnvironmentFault
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, first_problem
 
 
 class VectorizedEnvConfig(Section):
@@ -45,9 +45,8 @@ class VectorizedEnv:
         try:
             self.config = VectorizedEnvConfig.model_validate(dict(config))
         except ValidationError as error:
-            first = error.errors()[0]
-            key, known = ".".join(map(str, first["loc"])), ", ".join(VectorizedEnvConfig.model_fields)
-            raise ConfigError(f"VectorizedEnv: {key}: {first['msg']}; the config takes: {known}") from error
+            known = ", ".join(VectorizedEnvConfig.model_fields)
+            raise ConfigError(f"VectorizedEnv: {first_problem(error)}; the config takes: {known}") from error
         recipe = Recipe(resolve(EnvironmentConfig(id=self.config.env_id), Path.cwd()))
         self._envs = make_vector(recipe, self.config.num_envs, "same_step", "auto")
         self.num_envs = self.config.num_envs

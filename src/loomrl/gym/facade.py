@@ -18,7 +18,7 @@ from loomrl.errors import ConfigError
 from loomrl.gym.domains import get_environment, names
 from loomrl.gym.environment import DomainEnvironment
 from loomrl.gym.registered import AwaitedEnvironment, RegisteredEnvironment
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, first_problem
 
 
 class EnvironmentType(Enum):
@@ -160,7 +160,5 @@ def _read(config: Mapping[str, Any]) -> GymEnvironmentConfig:
     try:
         return GymEnvironmentConfig.model_validate(dict(config))
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
         allowed = ", ".join(GymEnvironmentConfig.model_fields)
-        raise ConfigError(f"create_environment: {key}: {first['msg']}; the config takes: {allowed}") from error
+        raise ConfigError(f"create_environment: {first_problem(error)}; the config takes: {allowed}") from error

@@ -13,7 +13,7 @@ from loomrl.errors import ArtifactError
 from loomrl.promotion.attempts import GateAttempt
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.system.files import sha256, sha256_file
-from loomrl.system.schema import Document
+from loomrl.system.schema import Document, first_problem
 from loomrl.system.security.signing import Envelope, sign_envelope, verify_envelope
 from loomrl.types import ParityReport, PolicyManifest, SafetyCase, Verdict
 
@@ -150,10 +150,8 @@ def _statement(folder: Path, payload: bytes) -> CaseStatement:
     try:
         return CaseStatement.model_validate_json(payload)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(
-            f"{folder / ENVELOPE}: signed by another version of LoomRL: {place}: {first['msg']}; register it again"
+            f"{folder / ENVELOPE}: signed by another version of LoomRL: {first_problem(error)}; register it again"
         ) from error
 
 

@@ -1,6 +1,5 @@
 """The one strict reader of `configs/`: one file per policy, `key=value` overrides on top."""
 
-import difflib
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -25,7 +24,7 @@ from loomrl.serving.config import ServingConfig
 from loomrl.serving.guardian.config import MonitoringConfig
 from loomrl.shadow.config import ShadowConfig
 from loomrl.system.files import write_atomic
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, explain
 from loomrl.training.config import TrainingConfig
 
 _KEY = re.compile(r"^( *)[^\s#-][^#]*:\s*(#.*)?$")  # one that has its value below
@@ -115,7 +114,7 @@ def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> Polic
     try:
         config = PolicyConfig.model_validate(_plain(document))
     except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from error
+        raise ConfigError(explain(error, PolicyConfig, f"{path}: ", "(top level)")) from error
     if config.name != path.stem:
         raise ConfigError(f"{path}: name: found {config.name!r}, but the file is named {path.stem!r}; make them equal")
     return config
@@ -219,36 +218,3 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     return value
-
-
-def _explain(error: ValidationError, path: Path) -> str:
-    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
-    lines = [_explain_one(detail, path) for detail in caused]
-    return "\n".join(lines)
-
-
-def _explain_one(detail: Any, path: Path) -> str:
-    location = tuple(part for part in detail["loc"])
-    key = ".".join(str(part) for part in location) or "(top level)"
-    if detail["type"] == "extra_forbidden":
-        allowed = _fields_at(location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return f"{path}: {key}: unknown key; {hint}allowed: {', '.join(allowed)}"
-    if detail["type"] == "missing":
-        return f"{path}: {key}: missing; this key is required"
-    found = "" if detail["type"] == "value_error" else f", found {detail['input']!r}"
-    is_bare = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
-    hint = "; put quotes around it" if is_bare else ""  # YAML reads bare numbers and truth values as such
-    return f"{path}: {key}: {detail['msg']}{found}{hint}"
-
-
-def _fields_at(location: tuple[Any, ...]) -> list[str]:
-    model: Any = PolicyConfig
-    for part in location:
-        if part not in model.model_fields:  # a place in a list, or a key of a mapping
-            continue
-        annotation = model.model_fields[part].annotation
-        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
-        model = arguments[0] if arguments else annotation
-    return sorted(model.model_fields)

@@ -115,32 +115,21 @@ def _current(snapshot: EnvironmentSnapshot, project: Path, config: EnvironmentCo
     if config is not None:
         return resolve(config, project)
     spec = snapshot.spec
-    randomize, shield = ranges_of(spec), shield_of(spec)
+    # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
+    by_name = EnvironmentConfig(
+        id=spec.name,
+        version=spec.version,
+        kwargs=spec.kwargs,
+        frame_stack=spec.frame_stack,
+        randomize=ranges_of(spec),
+        shield=shield_of(spec),
+    )
     try:
-        # Parameters come from the registration; those a config overrode when the snapshot was taken show as changed.
-        by_name = EnvironmentConfig(
-            id=spec.name,
-            version=spec.version,
-            kwargs=spec.kwargs,
-            frame_stack=spec.frame_stack,
-            randomize=randomize,
-            shield=shield,
-        )
         return resolve(by_name, project, live=True)
     except ConfigError as unknown:
-        by_entry_point = EnvironmentConfig(
-            id=spec.name,
-            version=spec.version,
-            entry_point=spec.entry_point,
-            kwargs=spec.kwargs,
-            max_episode_steps=spec.max_episode_steps,
-            reward_threshold=spec.reward_threshold,
-            frame_stack=spec.frame_stack,
-            randomize=randomize,
-            shield=shield,
-        )
+        own = {name: getattr(spec, name) for name in ("entry_point", "max_episode_steps", "reward_threshold")}
         try:
-            return resolve(by_entry_point, project)
+            return resolve(by_name.model_copy(update=own), project)
         except ConfigError as error:
             raise ConfigError(f"by its name: {unknown}; by its entry point: {error}") from error
 
@@ -187,8 +176,8 @@ def _contents(archive: bytes) -> dict[str, str]:
 
 
 def _parameter_changes(snapshot: EnvironmentSnapshot, definition: Definition) -> list[str]:
-    recorded = {key: getattr(snapshot.spec, key) for key in parameters(definition)}
-    return differences(recorded, dict(parameters(definition)))
+    current = parameters(definition)
+    return differences({key: getattr(snapshot.spec, key) for key in current}, current)
 
 
 def differences(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, cast
 
 from pydantic import ValidationError
@@ -11,8 +11,7 @@ from loomrl.errors import ConfigError
 from loomrl.safety import checks
 from loomrl.safety.check import PROVENANCE, STAGES, Check, CheckConfig
 from loomrl.safety.config import SafetyConfig
-
-GROUP = "loomrl.safety_checks"
+from loomrl.system.plugins import CHECKS, load_plugin, plugin_points
 
 
 def find_checks() -> dict[str, Check]:
@@ -24,7 +23,7 @@ def find_checks() -> dict[str, Check]:
     modules = [
         importlib.import_module(f"{checks.__name__}.{found.name}") for found in pkgutil.iter_modules(checks.__path__)
     ]
-    modules += [point.load() for point in _entry_points()]
+    modules += [load_plugin(point) for point in plugin_points(CHECKS)]
     found: dict[str, Check] = {}
     for module in modules:
         check = _checked(module)
@@ -52,14 +51,10 @@ def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
 
 def check_entry_points(config: SafetyConfig) -> list[EntryPoint]:
     """Where the enabled checks of others come from; raises as `configured_checks` does."""
-    if not (points := _entry_points()):
+    if not (points := plugin_points(CHECKS)):
         return []
     enabled = {check.NAME for check, _ in configured_checks(config)}
-    return [point for point in points if point.load().NAME in enabled]
-
-
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return [point for point in points if load_plugin(point).NAME in enabled]
 
 
 def _refuse_switched_off(check: Check, settings: CheckConfig, safety_critical: bool) -> None:

@@ -6,7 +6,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from loomrl.errors import ConfigError
 from loomrl.serving.guardian.config import MonitorsConfig
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, first_problem
 
 SERVING = "loomrl.serving"  # the tag of versions from before statements were signed: the section as JSON
 
@@ -53,7 +53,7 @@ class ExplorationConfig(Section):
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            raise ConfigError(f"--explore {text!r}: {_first(error)}") from error
+            raise ConfigError(f"--explore {text!r}: {first_problem(error)}") from error
 
 
 class ServingConfig(Section):
@@ -72,13 +72,7 @@ class ServingConfig(Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"{version}: its tag {tag}: {_first(error)}; correct it in MLflow") from error
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+            raise ConfigError(f"{version}: its tag {tag}: {first_problem(error)}; correct it in MLflow") from error
 
 
 def _number(value: str, text: str) -> float:

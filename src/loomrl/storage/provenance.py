@@ -35,16 +35,16 @@ def git_facts(project: Path) -> GitFacts | None:
     Raises:
         ServiceError: when git is not installed, or fails in a repository.
     """
-    top = _git(project, "rev-parse", "--show-toplevel", check=False)
-    commit = _git(project, "rev-parse", "--verify", "--quiet", "HEAD", check=False)
+    top = _fact(project, "rev-parse", "--show-toplevel")
+    commit = _fact(project, "rev-parse", "--verify", "--quiet", "HEAD")
     if top is None or commit is None:
         return None
-    branch = _git(project, "symbolic-ref", "--short", "--quiet", "HEAD", check=False)
-    root = Path(_text(top))
+    branch = _fact(project, "symbolic-ref", "--short", "--quiet", "HEAD")
+    root = Path(top)
     left_out = _secrets(root)
     diff = _diff(root, left_out)
     kept = diff if len(diff) <= MAX_DIFF_BYTES else None
-    return GitFacts(_text(commit), _text(branch) if branch else None, bool(diff or left_out), kept, left_out)
+    return GitFacts(commit, branch or None, bool(diff or left_out), kept, left_out)
 
 
 def lock_entries(project: Path, policy: str) -> dict[str, Json]:
@@ -74,15 +74,15 @@ def output_hashes(entry: Json) -> dict[str, str]:
 
 def _secrets(top: Path) -> dict[str, str]:
     """Among what the commit does not have, whether or not it was added to git's index since."""
-    untracked = _required(_git(top, "ls-files", "--others", "--exclude-standard", "-z"))
-    added = _required(_git(top, "diff", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD"))
+    untracked = _git(top, "ls-files", "--others", "--exclude-standard", "-z")
+    added = _git(top, "diff", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD")
     names = [os.fsdecode(name) for name in (untracked + added).split(b"\0") if name]
     return {path.relative_to(top).as_posix(): why for path, why in suspects(top / name for name in names).items()}
 
 
 def _diff(top: Path, left_out: Iterable[str]) -> bytes:
     """The work tree against HEAD, through an index and an object store of its own: git's stay untouched."""
-    objects = _text(_required(_git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects")))
+    objects = _git(top, "rev-parse", "--path-format=absolute", "--git-path", "objects").decode().strip()
     with tempfile.TemporaryDirectory(prefix="loomrl-diff-") as temporary:
         environment = {
             "GIT_INDEX_FILE": f"{temporary}/index",
@@ -92,30 +92,30 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
         _git(top, "read-tree", "HEAD", environment=environment)
         without = (f":(exclude,literal){name}" for name in left_out)
         _git(top, "add", "--all", "--", ".", *without, environment=environment)
-        return _required(_git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment))
+        return _git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment)
 
 
-def _git(folder: Path, *arguments: str, check: bool = True, environment: dict[str, str] | None = None) -> bytes | None:
-    """git's standard output; None when it failed and that is an answer (`check=False`)."""
+def _fact(folder: Path, *arguments: str) -> str | None:
+    """What git says; None where that it fails is an answer."""
+    done = _run_git(folder, *arguments)
+    return None if done.returncode else done.stdout.decode().strip()
+
+
+def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> bytes:
+    """git's standard output; raises `ServiceError` where it fails."""
+    done = _run_git(folder, *arguments, environment=environment)
+    if done.returncode:
+        raise ServiceError(f"`git {' '.join(arguments)}` failed in {folder}: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+def _run_git(
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-c", "core.quotepath=off", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, capture_output=True, env={**os.environ, "LC_ALL": "C", **(environment or {})}, check=False
         )
     except FileNotFoundError as error:
         raise ServiceError("git is not installed; install it, provenance is read from it") from error
-    if done.returncode == 0:
-        return done.stdout
-    if check:
-        raise ServiceError(f"`git {' '.join(arguments)}` failed in {folder}: {done.stderr.decode().strip()}")
-    return None
-
-
-def _text(output: bytes) -> str:
-    return output.decode().strip()
-
-
-def _required(output: bytes | None) -> bytes:
-    if output is None:
-        raise ServiceError("git answered nothing")
-    return output

@@ -8,11 +8,11 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import Field
 
 from loomrl.errors import ConfigError
 from loomrl.system.home import home, inside
+from loomrl.system.locks import is_held
 from loomrl.system.schema import Document
 from loomrl.types import Json, PromotionDecision, ShadowReport
 
@@ -102,10 +102,4 @@ def alive_lock(run_id: str) -> Path:
 
 def is_alive(run_id: str) -> bool:
     """Whether the run's process still lives."""
-    if not alive_lock(run_id).exists():
-        return False
-    try:
-        with FileLock(alive_lock(run_id)).acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
+    return is_held(alive_lock(run_id))

@@ -43,7 +43,7 @@ _MOVED = {
         "serving.verification serving.history serving.heads serving.keeper serving.columns "
         "serving.records serving.arrays serving.sealing serving.audit:log serving.reserve "
         "serving.anchors serving.exported_anchor serving.legacy_heads serving.full_verification "
-        "serving.hosts monitoring.tail"
+        "serving.hosts monitoring.tail:following"
     ),
     "serving.api": (
         "serving.app serving.status serving.several:worker_group serving.batching serving.bodies "

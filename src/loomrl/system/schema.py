@@ -1,15 +1,17 @@
 """The two kinds of typed data: `Section` (read from configs) and `Document` (written by stages)."""
 
+import difflib
 from collections.abc import Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Protocol, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Protocol, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import canonical_json, read_json, write_atomic
 
 
@@ -36,6 +38,22 @@ class Section(BaseModel):
             return date.fromisoformat(value)
         texts = Enum if info.mode == "json" else (Enum, Path)  # from JSON, pydantic itself makes a path of its text
         return next((kind(value) for kind in kinds if isinstance(kind, type) and issubclass(kind, texts)), value)
+
+
+class ArgumentSection(Section):
+    """A section whose keys a caller gives as arguments of the class, or of what `CALLED` names.
+
+    Raises:
+        ConfigError: naming the key, what was found and what is allowed.
+    """
+
+    CALLED: ClassVar[str] = ""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self), f"{self.CALLED or type(self).__name__}.")) from error
 
 
 class _Named(Protocol):
@@ -72,11 +90,55 @@ class Document(BaseModel):
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "(top level)"
+            why = first_problem(error, "(top level)")
             raise ArtifactError(
-                f"{path} is not a valid {cls.__name__}: {place}: {first['msg']}; run the stage that wrote it again"
+                f"{path} is not a valid {cls.__name__}: {why}; run the stage that wrote it again"
             ) from error
+
+
+def first_problem(error: ValidationError, whole: str = "") -> str:
+    """What was found wrong first, as "KEY: WHY", keys of sections with dots between them. Where it is about no key,
+    `whole` stands in its place; empty, the reason stands alone.
+    """
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"])) or whole
+    return f"{place}: {first['msg']}" if place else first["msg"]
+
+
+def explain(error: ValidationError, section: type[Section], place: str, whole: str = "") -> str:
+    """A line for each thing wrong with the values of a section: its key behind `place`, what was found and is allowed.
+
+    `place` ends in "." or ": " before keys; `whole` stands for the key of what is wrong of the section as a whole.
+    """
+    caused = [one for one in error.errors() if one["type"] != "default_factory_not_called"]  # by another one listed
+    keys = [".".join(map(str, detail["loc"])) or whole for detail in caused]
+    named = [f"{place}{key}" if key else place.rstrip(".: ") for key in keys]
+    return "\n".join(f"{name}: {_why(detail, section)}" for name, detail in zip(named, caused, strict=True))
+
+
+def _why(detail: ErrorDetails, section: type[Section]) -> str:
+    if detail["type"] == "extra_forbidden":
+        allowed = _keys_at(section, detail["loc"][:-1])
+        near = difflib.get_close_matches(str(detail["loc"][-1]), allowed, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"unknown key; {hint}allowed: {', '.join(allowed)}"
+    if detail["type"] == "missing":
+        return "missing; this key is required"
+    if detail["type"] == "value_error":
+        return detail["msg"].removeprefix("Value error, ")
+    is_bare = detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float)
+    hint = "; put quotes around it" if is_bare else ""  # YAML reads bare numbers and truth values as such
+    return f"{detail['msg']}, found {detail['input']!r}{hint}"
+
+
+def _keys_at(section: Any, location: tuple[int | str, ...]) -> list[str]:
+    for part in location:
+        if part not in section.model_fields:  # a place in a list, or a key of a mapping
+            continue
+        annotation = section.model_fields[part].annotation
+        arguments = [item for item in getattr(annotation, "__args__", ()) if hasattr(item, "model_fields")]
+        section = arguments[0] if arguments else annotation
+    return sorted(section.model_fields)
 
 
 def _kinds(annotation: Any) -> list[Any]:

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from loomrl.algorithms import ppo
-from loomrl.algorithms.registry import explain
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import Definition, resolve
@@ -32,6 +31,7 @@ from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.system import events
+from loomrl.system.schema import ArgumentSection
 from loomrl.training.config import NO_END, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.remarks import no_episode_ended
@@ -52,7 +52,7 @@ _BATCH_KEYS = ("states", "actions", "old_log_probs", "advantages", "returns")
 _EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
 
-class PPOConfig(ppo.Config):
+class PPOConfig(ArgumentSection, ppo.Config):
     """PPO's parameters and what to train on. `environment` is a Gymnasium id or a name registered in LoomDB; None: a
     policy of given sizes, for `compute_loss` alone.
 
@@ -68,12 +68,6 @@ class PPOConfig(ppo.Config):
     distributed: bool = False  # several learners on Ray: on this machine, or the cluster `ray.init` has connected to
     num_learners: int = Field(default=2, ge=1)  # of those; num_envs and batch_size are divided by it
     sync_frequency: int = Field(default=1, ge=1)  # gradient steps between two synchronisations; 1 joins every gradient
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(explain(error, PPOConfig, "PPOConfig")) from error
 
     @model_validator(mode="after")
     def _learners_where_there_are_some(self) -> "PPOConfig":

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from prism_models import EXAMPLES
 
-from loomrl.environment.finite.prism.explore import build_model, written_out
-from loomrl.environment.finite.prism.syntax import read_program, read_property
+from loomrl.environment.finite.prism.explore import build_model
+from loomrl.environment.finite.prism.syntax import read_program, read_property, written_out
 from loomrl.environment.finite.written import prism_text
 from loomrl.errors import ServiceError
 from loomrl.safety.model_checking.pctl import check

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from live import decide
 
+from loomrl.storage.audit.following import ChainPosition, Tail
 from loomrl.storage.audit.log import AuditLog, segments
-from loomrl.storage.audit.tail import ChainPosition, Tail
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 

@@ -92,14 +92,10 @@ def test_lineage(database: LoomDB) -> None:
         ("run:r", "used", "snapshot:s"),
         ("policy:p@2", "made_by", "run:r"),
     ]
-    assert [edge.object for edge in database.edges("run:r", "out")] == ["snapshot:s"]
-    assert [edge.subject for edge in database.edges("run:r", "in")] == ["policy:p@1", "policy:p@2"]
     assert database.edges("run:x") == []
     for wrong in ("run", "run:", ":r"):
         with pytest.raises(ConfigError, match="must be written kind:id"):
             database.link(wrong, "used", "snapshot:s")
-    with pytest.raises(ConfigError, match="direction 'up'"):
-        database.edges("run:r", "up")  # type: ignore[arg-type]
 
 
 def test_deployments(database: LoomDB) -> None:
@@ -114,13 +110,13 @@ def test_approvals(database: LoomDB) -> None:
     assert database.request_approval("r", "p", "1").state == "waiting"
     assert database.request_approval("r", "p", "1").state == "waiting"
     database.request_approval("s", "p", "2")
-    assert [item.run_id for item in database.pending_approvals()] == ["r", "s"]
+    with pytest.raises(ConfigError, match="does not wait for approval; waiting: (r, s|s, r)$"):
+        database.decide_approval("t", True, "Bob", "")
     decided = database.decide_approval("r", True, "Ada", "looks right")
     assert (decided.state, decided.person, decided.reason) == ("approved", "Ada", "looks right")
     assert database.decide_approval("s", False, "Ada", "no").state == "rejected"
     assert database.approval("r") == decided
     assert database.approval("t") is None
-    assert database.pending_approvals() == []
     with pytest.raises(ConfigError, match="was approved by Ada already; a decision is final"):
         database.decide_approval("r", False, "Bob", "")
     with pytest.raises(ConfigError, match="does not wait for approval; waiting: none"):
@@ -151,7 +147,7 @@ def test_audit_anchors_are_numbered_and_named_by_the_next_one(database: LoomDB) 
     assert database.newest_audit_anchor("cartpole/a", "head") == found[2]
     assert database.newest_audit_anchor("nobody") is None
     (chain,) = database.audit_chains("cartpole")
-    assert (chain.server, chain.host, chain.sequence, chain.first_digest) == ("cartpole/a", "here", 9, "d" * 64)
+    assert (chain.server, chain.host, chain.sequence) == ("cartpole/a", "here", 9)
     assert [chain.server for chain in database.audit_chains()] == ["cartpole/a", "other/b"]
 
 

@@ -25,17 +25,6 @@ def transpose(row_start, columns, num_columns):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def one_step(row_start, columns, target):  # type: ignore[no-untyped-def]
-    """From which states, (S,), the next one may be, and must be, in `target`."""
-    can, must = np.zeros(len(target), np.bool_), np.ones(len(target), np.bool_)
-    for row in range(len(target)):
-        for entry in range(row_start[row], row_start[row + 1]):
-            can[row] |= target[columns[entry]]
-            must[row] &= target[columns[entry]]
-    return can, must
-
-
-@compiled
 def within_steps(row_start, columns, through, target, steps):  # type: ignore[no-untyped-def]
     """From which states, (S,), `target` may be, and must be, reached in so many steps by a path in `through`."""
     can, must = target.copy(), target.copy()

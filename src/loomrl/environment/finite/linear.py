@@ -67,7 +67,7 @@ def _methods(matrix: SparseRows) -> Iterator[Callable[[SparseRows, Floats], Floa
         yield _gauss_seidel
         yield _krylov
     if len(matrix.values) <= _FACTORISED:
-        yield lambda matrix, gain: _Direct(matrix).solve(matrix, gain)
+        yield _factorised
 
 
 def _certified(
@@ -111,18 +111,13 @@ def _krylov(matrix: SparseRows, gain: Floats) -> Floats:
     return _refined(matrix, gain, solve)
 
 
-class _Direct:
-    """A factorisation of I - A, incomplete where a complete one needed too much memory; refinement mends that."""
+def _factorised(matrix: SparseRows, gain: Floats) -> Floats:
+    """By a factorisation of I - A, incomplete where a complete one needed too much memory; refinement mends that."""
+    from scipy.sparse.linalg import spilu, splu
 
-    def __init__(self, matrix: SparseRows) -> None:
-        from scipy.sparse.linalg import spilu, splu
-
-        system = _system(matrix).tocsc()
-        complete = len(matrix) <= _SMALL
-        self.factors = splu(system) if complete else spilu(system, drop_tol=1e-12, fill_factor=_FILL)
-
-    def solve(self, matrix: SparseRows, gain: Floats) -> Floats:
-        return _refined(matrix, gain, self.factors.solve)
+    system, complete = _system(matrix).tocsc(), len(matrix) <= _SMALL
+    factors = splu(system) if complete else spilu(system, drop_tol=1e-12, fill_factor=_FILL)
+    return _refined(matrix, gain, factors.solve)
 
 
 def _system(matrix: SparseRows) -> Any:

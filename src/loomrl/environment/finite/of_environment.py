@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from loomrl.environment.finite.kernels import gather_rows
 from loomrl.environment.finite.model import Chain, FiniteModel, Ints, States
 from loomrl.environment.finite.shield import Shield
+from loomrl.environment.layers import layers_of
 from loomrl.errors import ConfigError
 
 _HARMLESS = (
@@ -98,27 +99,23 @@ def model_of(env: gymnasium.Env[Any, Any]) -> Modelled:
 
 def shield_around(env: gymnasium.Env[Any, Any]) -> Shield | None:
     """The shield an environment is behind, if any: that of a wrapper around it."""
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(shield := env.__dict__.get("shield"), Shield):
-            return shield
-        env = env.env
-    return None
+    shields = (layer.__dict__.get("shield") for layer in layers_of(env) if isinstance(layer, gymnasium.Wrapper))
+    return next((shield for shield in shields if isinstance(shield, Shield)), None)
 
 
 def demand_bare(env: gymnasium.Env[Any, Any]) -> None:
     """A model below a wrapper that changes what happens would be another environment's."""
-    while isinstance(env, gymnasium.Wrapper):
-        kind = type(env)
+    *wrappers, inner = layers_of(env)
+    for kind in map(type, wrappers):
         if not kind.__module__.startswith("loomrl.environment.") and kind.__name__ not in _HARMLESS:
             raise ConfigError(
                 f"{kind.__name__} is wrapped around {type(env.unwrapped).__name__}, whose finite model knows nothing "
                 "of it; give the environment a finite_model() of its own"
             )
-        env = env.env
-    if env is not env.unwrapped:
+    if inner is not inner.unwrapped:
         raise ConfigError(
-            f"{type(env).__name__} puts another {type(env.unwrapped).__name__} in every episode: there is no one model "
-            "of it; fix what is drawn"
+            f"{type(inner).__name__} puts another {type(env.unwrapped).__name__} in every episode: there is no one "
+            "model of it; fix what is drawn"
         )
 
 

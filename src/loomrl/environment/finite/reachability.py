@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loomrl.environment.finite.chain_kernels import one_step, step, transpose, within_steps
+from loomrl.environment.finite.chain_kernels import step, transpose, within_steps
 from loomrl.environment.finite.kernels import gather_rows, mark_reachable
 from loomrl.environment.finite.linear import SparseRows, solve
 from loomrl.environment.finite.model import Chain, Floats, Ints, Mask
@@ -57,7 +57,8 @@ def next_step(chain: Chain, target: Mask) -> ProbabilityBounds:
     """P(X target): bounds on the probability that the next step leads to `target`."""
     every = np.arange(len(chain.states))
     value = _iterate(chain, target.astype(np.float64), every, np.zeros(len(every)), 1)
-    can, must = one_step(chain.row_start, chain.columns, target)
+    hits, rows = target[chain.columns], chain.row_start[:-1]  # no row is empty
+    can, must = np.logical_or.reduceat(hits, rows), np.logical_and.reduceat(hits, rows)
     return _decided(value, (_longest(chain) + 3) * _ULP, can, must)
 
 

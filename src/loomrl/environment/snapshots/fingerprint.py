@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from loomrl.errors import ArtifactError
 from loomrl.system.files import sha256
@@ -117,10 +117,10 @@ def exact_digest(rollouts: Rollouts) -> str:
     return digest.hexdigest()
 
 
-def toleranced_digest(rollouts: Rollouts, tolerance: float = TOLERANCE) -> str:
+def toleranced_digest(rollouts: Rollouts) -> str:
     """The exact digest of the episodes' beginnings, their values rounded to multiples of the tolerance."""
     first = beginnings(rollouts)
-    return exact_digest({key: np.round(array.astype(np.float64) / tolerance) + 0.0 for key, array in first.items()})
+    return exact_digest({key: np.round(array.astype(np.float64) / TOLERANCE) + 0.0 for key, array in first.items()})
 
 
 def compare(reference: Rollouts, other: Rollouts) -> Deviation:
@@ -195,11 +195,6 @@ def arithmetic_digest() -> str:
     scalars = [function(float(value)) for value in grid for function in (math.sin, math.cos, math.exp, math.atan)]
     digest.update(np.array(scalars).tobytes())
     return digest.hexdigest()
-
-
-def to_bytes(rollouts: Rollouts) -> bytes:
-    """The bytes of a safetensors file that holds the rollouts."""
-    return save(rollouts)
 
 
 def read_rollouts(path: Path, digest: str) -> Rollouts:

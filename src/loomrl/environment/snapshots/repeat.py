@@ -1,6 +1,7 @@
 """Proof that an environment repeats itself: from its archive alone, and in any order of its episodes."""
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 
 from loomrl.environment.construct import construct
@@ -61,11 +62,8 @@ def _other_order(num_episodes: int) -> list[int]:
 
 
 def _replay(definition: Definition, recorded: Rollouts, order: Iterable[int]) -> Rollouts:
-    env = construct(definition)
-    try:
+    with closing(construct(definition)) as env:
         return replay_rollouts(env, recorded, order)
-    finally:
-        env.close()
 
 
 def _difference(recorded: Rollouts, replayed: Rollouts) -> str | None:

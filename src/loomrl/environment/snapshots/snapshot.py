@@ -7,14 +7,16 @@ A folder with three files:
 Nothing in them names a path, a time or a machine, so the same environment gives the same bytes everywhere.
 """
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+from safetensors.numpy import save
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import construct
-from loomrl.environment.resolve import Definition, ranges_as_json, resolve, shield_as_json
+from loomrl.environment.resolve import Definition, parameters, resolve
 from loomrl.environment.snapshots.fingerprint import (
     FILE,
     TOLERANCE,
@@ -22,7 +24,6 @@ from loomrl.environment.snapshots.fingerprint import (
     arithmetic_digest,
     exact_digest,
     record_rollouts,
-    to_bytes,
     toleranced_digest,
 )
 from loomrl.environment.snapshots.repeat import prove_repeatable
@@ -47,7 +48,7 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
     archive = build_archive(definition.source.locations)
     rollouts, spec = _observe(definition, config)
     prove_repeatable(definition, archive, rollouts)
-    data = to_bytes(rollouts)
+    data = save(rollouts)
     content = {
         "spec": spec,
         "source_digest": sha256(archive),
@@ -65,12 +66,9 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
 
 
 def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollouts, EnvironmentSpec]:
-    env = construct(definition)
-    try:
+    with closing(construct(definition)) as env:
         rollouts = record_rollouts(env, config.fingerprint_episodes, config.fingerprint_steps)
         return rollouts, describe(definition, env)
-    finally:
-        env.close()
 
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:
@@ -79,13 +77,7 @@ def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> Environmen
     return EnvironmentSpec(
         name=definition.name,
         version=definition.version,
-        entry_point=definition.source.entry_point,
-        kwargs=definition.kwargs,
-        max_episode_steps=definition.max_episode_steps,
-        reward_threshold=definition.reward_threshold,
-        frame_stack=definition.frame_stack,
-        randomize=ranges_as_json(definition),
-        shield=shield_as_json(definition),
+        **parameters(definition),
         frame=None if frame is None else space_to_json(frame),
         observation=space_to_json(env.observation_space),
         action=space_to_json(env.action_space),

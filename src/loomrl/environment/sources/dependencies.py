@@ -10,7 +10,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.sources.roots import distributions, is_installed, parse, python_files
+from loomrl.environment.sources.roots import distributions, imported_names, is_installed, parse, python_files
+from loomrl.system.plugins import installed_version
+from loomrl.system.walks import reachable
 
 # What a picture needs is not what the dynamics need, and is often not installed.
 _DRAWING = ("render", "draw", "close")
@@ -38,24 +40,11 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
 
 def with_requirements(names: Iterable[str]) -> set[str]:
     """Distributions by canonical name, and all installed ones they require; LoomRL's own requirements are left out."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in found or not _is_installed(name):
-            continue
-        found.add(name)
-        if name not in _OPAQUE:
-            waiting.extend(_requirements(name))
-    return found
 
+    def required(name: str) -> Iterable[str]:
+        return () if name in _OPAQUE else filter(installed_version, _requirements(name))
 
-def _is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+    return set(reachable(filter(installed_version, names), required))
 
 
 def _requirements(name: str) -> Iterator[str]:
@@ -68,14 +57,12 @@ def _requirements(name: str) -> Iterator[str]:
 def _reached(locations: Mapping[str, Path], entry_module: str) -> list[Path]:
     """Files of the archive that the entry module imports, directly or not; itself first."""
     modules = dict(_modules(locations))
-    reached: dict[str, Path] = {}
-    waiting = [entry_module]
-    while waiting:
-        name = _longest_known(waiting.pop(), modules)
-        if name is not None and name not in reached:
-            reached[name] = modules[name]
-            waiting.extend(_needed_imports(modules[name], name))
-    return list(reached.values())
+
+    def known(names: Iterable[str]) -> Iterator[str]:
+        return (found for name in names if (found := _longest_known(name, modules)) is not None)
+
+    reached = reachable(known([entry_module]), lambda name: known(_needed_imports(modules[name], name)))
+    return [modules[name] for name in reached]
 
 
 def _modules(locations: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
@@ -95,20 +82,8 @@ def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
 def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
     """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in _outside_drawing(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if not _is_stdlib(alias.name))
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([base] if base else [])])
-            if base and not _is_stdlib(base) and (module or not node.level):
-                yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _is_stdlib(name: str) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names
+    names = imported_names(_outside_drawing(parse(path)), package if module else None)
+    return (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
 def _outside_drawing(tree: ast.AST) -> Iterator[ast.AST]:

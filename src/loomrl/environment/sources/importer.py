@@ -25,15 +25,15 @@ PREFIX = "_loomrl_"
 
 
 class PrivateImporter(importlib.abc.MetaPathFinder):
-    """Imports the modules named in `roots` (or all top-level ones, if None) from one folder under an alias.
+    """Imports the modules named in `roots` from one folder under an alias.
 
     `roots` are dotted names; `gymnasium.envs.classic_control` lies at `folder/gymnasium/envs/classic_control`.
     """
 
-    def __init__(self, key: str, folder: Path, roots: Sequence[str] | None = None) -> None:
+    def __init__(self, key: str, folder: Path, roots: Sequence[str]) -> None:
         self.alias = PREFIX + key
         self.folder = folder
-        self.roots = tuple(roots) if roots is not None else None
+        self.roots = tuple(roots)
 
     def install(self) -> "PrivateImporter":
         """Make the alias importable; returns the importer that serves it, which may be an earlier equal one."""
@@ -42,7 +42,10 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
                 if not finder.folder.is_dir():
                     finder.folder = self.folder  # equal content: the key is a digest of it
                 return finder
-        sys.modules[self.alias] = self._namespace(self.alias)
+        namespace = sys.modules[self.alias] = ModuleType(
+            self.alias, "Modules of one version of an environment's source."
+        )
+        namespace.__path__ = []
         sys.meta_path.insert(0, self)
         return self
 
@@ -52,9 +55,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
 
     def holds(self, name: str) -> bool:
         """Whether module `name` must come from this folder."""
-        if self.roots is not None:
-            return any(name == root or name.startswith(root + ".") for root in self.roots)
-        return bool(name) and find_module(self.folder, name.partition(".")[0]) is not None
+        return any(name == root or name.startswith(root + ".") for root in self.roots)
 
     def find_spec(
         self,
@@ -66,7 +67,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         if not fullname.startswith(self.alias + "."):
             return None
         name = fullname[len(self.alias) + 1 :]
-        if self.roots is not None and any(root.startswith(name + ".") for root in self.roots):
+        if any(root.startswith(name + ".") for root in self.roots):
             return importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         if not self.holds(name):
             return None
@@ -109,11 +110,6 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError as error:
             if error.name != f"{self.alias}.{name}.{item}":
                 raise
-
-    def _namespace(self, name: str) -> ModuleType:
-        module = ModuleType(name, "Modules of one version of an environment's source.")
-        module.__path__ = []
-        return module
 
 
 def public_names(text: object) -> str:

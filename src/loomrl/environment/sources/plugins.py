@@ -9,10 +9,10 @@ computes while it runs.
 
 import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, requires, version
+from importlib.metadata import EntryPoint, requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,10 +20,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.dependencies import with_requirements
-from loomrl.environment.sources.roots import distributions, files_of, imported_members, python_files
+from loomrl.environment.sources.roots import distributions, files_of, imports_of, python_files
 from loomrl.environment.sources.source import build_archive
 from loomrl.system.files import canonical_json, sha256, sha256_file
+from loomrl.system.plugins import installed_version
 from loomrl.system.schema import Document
+from loomrl.system.walks import reachable
 
 MAX_ARCHIVED_BYTES = 128 * 2**20  # of all packages together
 _OWN = {"loomrl", "tasks", "flows"}
@@ -65,15 +67,14 @@ class PluginCode:
 
 def code_of(points: Iterable[EntryPoint]) -> PluginCode:
     """The packages of plug-ins and, through their imports, all others that are neither Python's nor LoomRL's own."""
-    found: dict[str, Path] = {}
-    waiting = [point.module for point in points]
-    while waiting:
-        root = _root_of(waiting.pop())
-        if root is not None and root[0] not in found:
-            name, location = root
-            found[name] = location
-            waiting.extend(name for path in python_files(location) for name in imported_members(path))
-    return PluginCode(found)
+
+    def roots_of(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
+        return (root for root in map(_root_of, modules) if root is not None)
+
+    def imported(root: tuple[str, Path]) -> Iterator[tuple[str, Path]]:
+        return roots_of(name for path in python_files(root[1]) for name in imports_of(path))
+
+    return PluginCode(dict(reachable(roots_of(point.module for point in points), imported)))
 
 
 def _root_of(module: str) -> tuple[str, Path] | None:
@@ -110,14 +111,7 @@ def _package(name: str, files: list[tuple[Path, str]], is_archived: bool) -> Plu
     return PluginPackage(
         name=name,
         distribution=distribution,
-        version=None if distribution is None else _version(distribution),
+        version=None if distribution is None else installed_version(distribution),
         digest=sha256(canonical_json({member: sha256_file(path) for path, member in files})),
         archived=is_archived,
     )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None

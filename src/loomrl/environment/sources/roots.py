@@ -14,6 +14,7 @@ from typing import Any
 
 from loomrl.environment.sources.importer import find_module
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.system.walks import reachable
 
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo"}
@@ -32,17 +33,15 @@ def locate(folder: Path, root: str) -> Path:
 
 def closure(folder: Path, top: str) -> list[str]:
     """`top` and the modules beside it that its code imports, directly or not, also inside functions."""
-    roots, waiting = [top], [top]
-    while waiting:
-        for name in sorted(_top_level_imports(locate(folder, waiting.pop()))):
-            if name not in roots and find_module(folder, name) is not None:
-                roots.append(name)
-                waiting.append(name)
-    return [top, *sorted(roots[1:])]
+
+    def beside(name: str) -> list[str]:
+        return [one for one in _top_level_imports(locate(folder, name)) if find_module(folder, one) is not None]
+
+    return [top, *sorted(reachable([top], beside)[1:])]
 
 
 def _top_level_imports(location: Path) -> set[str]:
-    return {name.partition(".")[0] for path in python_files(location) for name in imported_names(path)}
+    return {name.partition(".")[0] for path in python_files(location) for name in imports_of(path)}
 
 
 def python_files(location: Path) -> list[Path]:
@@ -50,22 +49,24 @@ def python_files(location: Path) -> list[Path]:
     return [path for path, _ in files_of(location, "") if path.suffix == ".py"]
 
 
-def imported_names(path: Path) -> Iterator[str]:
+def imports_of(path: Path) -> Iterator[str]:
     """Absolute names a file imports, anywhere in it. A file that does not parse imports nothing."""
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module
+    return imported_names(ast.walk(parse(path)))
 
 
-def imported_members(path: Path) -> Iterator[str]:
-    """As `imported_names`, with what is imported from a module after its name: it may be a module, too."""
-    for node in ast.walk(parse(path)):
+def imported_names(nodes: Iterable[ast.AST], package: str | None = None) -> Iterator[str]:
+    """What the imports among syntax nodes name: `a.b` of `from a import b`, whatever `b` is. Relative ones are made
+    absolute where the `package` of their file is given, else left out."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package is not None or not node.level):
+            base = node.module or ""
+            if node.level and package is not None:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            if base:
+                yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def parse(path: Path) -> ast.Module:
@@ -93,13 +94,10 @@ def _with_own(roots: Iterable[str]) -> list[str]:
         location = find_location(root)
         if location is None or not root.startswith(_FAMILIES["loomrl"] + "."):
             continue
-        names = sorted({name for path in python_files(location) for name in imported_names(path)})
-        found += dict.fromkeys(own for name in names if (own := _root_in_family(name)) and own not in found)
+        names = sorted({name for path in python_files(location) for name in imports_of(path)})
+        inside = (_root_of(name) for name in names if name.startswith(_FAMILIES["loomrl"] + "."))
+        found += dict.fromkeys(own for own in inside if own and own not in found)
     return found
-
-
-def _root_in_family(name: str) -> str | None:
-    return _root_of(name) if name.startswith(_FAMILIES["loomrl"] + ".") else None
 
 
 def _root_of(name: str) -> str | None:
@@ -129,14 +127,14 @@ def find_location(root: str) -> Path | None:
 
 def _with_neighbours(locations: dict[str, Path]) -> dict[str, Path]:
     """With the modules that imports lead to and no distribution owns: no version could stand for them."""
-    found, waiting = dict(locations), [location for location in locations.values() if not is_installed(location)]
-    while waiting:
-        for name in _top_level_imports(waiting.pop()) - found.keys() - distributions().keys() - _FAMILIES.keys():
-            location = None if name in sys.stdlib_module_names else find_location(name)
-            if location is not None and not is_installed(location):
-                found[name] = location
-                waiting.append(location)
-    return {**locations, **{name: found[name] for name in sorted(found.keys() - locations.keys())}}
+    owned = distributions().keys() | _FAMILIES.keys() | sys.stdlib_module_names | locations.keys()
+
+    def beside(one: tuple[str, Path]) -> list[tuple[str, Path]]:
+        found = ((name, find_location(name)) for name in _top_level_imports(one[1]) - owned)
+        return [(name, place) for name, place in found if place is not None and not is_installed(place)]
+
+    neighbours = reachable([one for one in locations.items() if not is_installed(one[1])], beside)
+    return {**locations, **dict(sorted(one for one in neighbours if one[0] not in locations))}
 
 
 @cache

@@ -56,7 +56,7 @@ def load_source(entry_point: str, folder: Path | None = None) -> EnvironmentSour
     if not module_name or not qualified_name:
         raise ConfigError(f"entry point {entry_point!r} must be written `module:Class`")
     if folder is not None:
-        return _load_from_folder(entry_point, module_name, qualified_name, folder)
+        return _load_from_folder(entry_point, module_name, folder)
     module = _import(module_name, lambda: importlib.import_module(module_name), entry_point)
     create = get_entry_point(module, qualified_name, entry_point)
     return EnvironmentSource(entry_point, create, installed_locations(module, create))
@@ -76,14 +76,11 @@ def run_archive(entry_point: str, archive: bytes, roots: list[str]) -> Environme
 
 def load_archived(entry_point: str, folder: Path, roots: list[str], digest: str) -> EnvironmentSource:
     """Load an entry point from an extracted archive."""
-    importer = PrivateImporter(f"archive_{digest[:16]}", folder, roots).install()
-    module_name, _, qualified_name = entry_point.partition(":")
-    module = _import_privately(module_name, importer, entry_point)
-    create = get_entry_point(module, qualified_name, entry_point)
-    return EnvironmentSource(entry_point, create, {root: locate(folder, root) for root in roots})
+    importer = PrivateImporter(f"archive_{digest[:16]}", folder, roots)
+    return _load_privately(entry_point, importer, {root: locate(folder, root) for root in roots})
 
 
-def _load_from_folder(entry_point: str, module_name: str, qualified_name: str, folder: Path) -> EnvironmentSource:
+def _load_from_folder(entry_point: str, module_name: str, folder: Path) -> EnvironmentSource:
     if not folder.is_dir():
         raise ConfigError(f"environment.path {folder} is not a folder; name the one that holds {module_name!r}")
     top = module_name.partition(".")[0]
@@ -94,9 +91,7 @@ def _load_from_folder(entry_point: str, module_name: str, qualified_name: str, f
     digest = sha256(build_archive(locations))
     # The key holds the folder too, so that data files are read from where this user's code lies.
     key = f"folder_{sha256(str(folder.resolve()).encode())[:8]}_{digest[:16]}"
-    importer = PrivateImporter(key, folder, roots).install()
-    module = _import_privately(module_name, importer, entry_point)
-    return EnvironmentSource(entry_point, get_entry_point(module, qualified_name, entry_point), locations)
+    return _load_privately(entry_point, PrivateImporter(key, folder, roots), locations)
 
 
 def _import(module_name: str, load: Callable[[], ModuleType], entry_point: str) -> ModuleType:
@@ -119,15 +114,17 @@ def _import(module_name: str, load: Callable[[], ModuleType], entry_point: str) 
         ) from error
 
 
-def _import_privately(module_name: str, importer: PrivateImporter, entry_point: str) -> ModuleType:
+def _load_privately(entry_point: str, importer: PrivateImporter, locations: dict[str, Path]) -> EnvironmentSource:
     """An id the module registers with Gymnasium stays whose it was, if it was somebody's."""
-    before = dict(registry)
+    importer, before = importer.install(), dict(registry)
+    module_name, _, qualified_name = entry_point.partition(":")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*Overriding environment", UserWarning)
-            return _import(module_name, lambda: importer.load(module_name), entry_point)
+            module = _import(module_name, lambda: importer.load(module_name), entry_point)
     finally:
         registry.update(before)
+    return EnvironmentSource(entry_point, get_entry_point(module, qualified_name, entry_point), locations)
 
 
 def install_hint(error: Exception) -> str:

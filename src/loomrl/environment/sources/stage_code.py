@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import loomrl
+from loomrl.environment.sources.roots import imported_names
 from loomrl.system.files import sha256
 
 # How a stage's process is started, reads its settings, counts its processors, reports and records the code of plug-ins,
@@ -82,16 +83,13 @@ def _imported_by(modules: Iterable[Path], root: Path) -> dict[Path, str]:
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
-        if module in found or _changes_nothing(module.relative_to(root).as_posix()):
+        name = module.relative_to(root).as_posix()
+        if module in found or name in CHANGES_NO_POLICY or name.startswith(_LOOMDB):
             continue
         source = module.read_bytes()
         found[module] = sha256(source)
-        waiting += [file for name in _imported_names(source) for file in _files_of(name, root)]
+        waiting += [file for name in _own_imports(source) for file in _files_of(name, root)]
     return found
-
-
-def _changes_nothing(name: str) -> bool:
-    return name in CHANGES_NO_POLICY or name.startswith(_LOOMDB)
 
 
 def _beside(modules: Iterable[Path]) -> Iterator[Path]:
@@ -113,19 +111,12 @@ def _files_of(name: str, root: Path) -> Iterator[Path]:
 
 
 @cache
-def _imported_names(source: bytes) -> tuple[str, ...]:
+def _own_imports(source: bytes) -> tuple[str, ...]:
     """Dotted names below `loomrl` that a module imports when it runs: `a.b` of `from a import b`, whatever `b` is."""
     if b"loomrl" not in source:
         return ()
-    names = (name for statement in _at_run_time(ast.parse(source).body) for name in _names_in(statement))
+    names = imported_names(_at_run_time(ast.parse(source).body))
     return tuple(dict.fromkeys(name for name in names if name.startswith("loomrl.")))
-
-
-def _names_in(statement: ast.AST) -> Iterator[str]:
-    if isinstance(statement, ast.Import):
-        yield from (alias.name for alias in statement.names)
-    elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-        yield from (f"{statement.module}.{alias.name}" for alias in statement.names)  # the packages around it as well
 
 
 def _at_run_time(body: Iterable[ast.AST]) -> Iterator[ast.AST]:

@@ -1,20 +1,30 @@
-"""What every back-end takes in `reset` and `step`, checked in one place."""
+"""What every back-end shows of itself, and what it takes in `reset` and `step`, checked in one place."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from loomrl.errors import ConfigError, EnvironmentFault
 
 Seeds = int | Sequence[int | None] | None
+Options = dict[str, Any] | None
 
 
-def reset_arguments(
-    num_envs: int, seed: Seeds, options: dict[str, Any] | None
-) -> tuple[list[int | None], NDArray[np.bool_]]:
+def show_like(envs: VectorEnv[Any, Any, Any], env: gymnasium.Env[Any, Any], num_envs: int, mode: AutoresetMode) -> None:
+    """Set the spaces of a vector to those of `num_envs` environments like `env`, and how it begins their episodes."""
+    envs.num_envs, envs.metadata = num_envs, {"autoreset_mode": mode}
+    envs.single_observation_space, envs.single_action_space = env.observation_space, env.action_space
+    envs.observation_space = batch_space(env.observation_space, num_envs)
+    envs.action_space = batch_space(env.action_space, num_envs)
+
+
+def reset_arguments(num_envs: int, seed: Seeds, options: Options) -> tuple[list[int | None], NDArray[np.bool_]]:
     """One seed for each environment, and the mask (B,) of those to reset.
 
     Raises:

@@ -1,6 +1,5 @@
 """Environments as arrays: all of them are stepped by one compiled call, equal to Gymnasium's to the bit."""
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -9,14 +8,13 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.arguments import Options, Seeds, check_actions, reset_arguments, show_like
 from loomrl.environment.vector.dynamics import Dynamics, find_dynamics
 from loomrl.environment.vector.kernels import BAD_ACTION, STEPPED, batch_kernels
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.environment.vector.results import not_finite, place
+from loomrl.environment.vector.results import StepResult, not_finite, place
 from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
@@ -24,8 +22,6 @@ from loomrl.types import FloatArray
 IS_EXACT = True  # the same bits as Gymnasium's environments, proved for each snapshot before it is chosen
 ENDLESS = np.iinfo(np.int64).max
 AHEAD = 64  # resets drawn at once for each environment
-
-StepResult = tuple[NDArray[np.float32], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "BatchedVectorEnv | None":
@@ -58,12 +54,8 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         name: str,
     ) -> None:
         """Take spaces and parameters from `env`, one constructed environment."""
-        self.num_envs, self.dynamics = num_envs, dynamics
-        self.name, self._restart = name, mode is AutoresetMode.SAME_STEP
-        self.metadata = {"autoreset_mode": mode}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
+        show_like(self, env, num_envs, mode)
+        self.dynamics, self.name, self._restart = dynamics, name, mode is AutoresetMode.SAME_STEP
         self._num_actions = int(env.action_space.n) if isinstance(env.action_space, spaces.Discrete) else 0
         self.parameters = dynamics.parameters(env)
         self.max_episode_steps = ENDLESS if max_episode_steps is None else max_episode_steps
@@ -76,9 +68,7 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         self._ready = False  # none of them
         self._step_batch, self._observe_batch = batch_kernels(dynamics)
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
 
         Raises:
@@ -139,7 +129,8 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             EnvironmentFault: for an action the space does not hold, a value that is not finite, a missing reset.
         """
         if not self._ready:
-            raise EnvironmentFault(f"environment {self.name!r}: {self._to_reset()} must be reset before it is stepped")
+            which = f"number {int(np.flatnonzero(self._ended)[0])} of {self.num_envs}"
+            raise EnvironmentFault(f"environment {self.name!r}: {which} must be reset before it is stepped")
         given = check_actions(actions, self.single_action_space, self.num_envs, self.name)
         obs = np.empty((self.num_envs, self.dynamics.obs_dim), np.float32)
         final_obs, reward = np.empty_like(obs), np.empty(self.num_envs)
@@ -165,16 +156,13 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         Raises:
             EnvironmentFault: before the first reset.
         """
-        generators = [rng for rng in self._rngs if rng is not None]
-        if len(generators) < self.num_envs:
-            raise EnvironmentFault(f"environment {self.name!r}: call reset before state_dict")
         return {
             "states": self.states.copy(),
             "elapsed": self.elapsed.copy(),
             "ended": self._ended.copy(),
             "pending": self.pending.copy(),
             "cursor": self.cursor.copy(),
-            "generators": generator_words(generators),
+            "generators": generator_words(self._rngs, self.name),
         }
 
     def load_state_dict(self, state: State) -> NDArray[np.float32]:
@@ -192,9 +180,6 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             return {}
         self.refill()
         return {"final_obs": final_obs, "_final_obs": ended, "final_info": {}, "_final_info": ended}
-
-    def _to_reset(self) -> str:
-        return f"number {int(np.flatnonzero(self._ended)[0])} of {self.num_envs}"
 
     def _fault(
         self, outcome: int, index: int, actions: NDArray[Any], final_obs: NDArray[np.float32], reward: FloatArray

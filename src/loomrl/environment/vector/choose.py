@@ -27,11 +27,6 @@ CONSTRUCTED = ("serial", "processes")  # made by `construct`, hence with all its
 NO_BOUNDS = "keeps no bounds, which training.boundaries and training.max_episode_cost ask for"
 NUM_ENVS, NUM_STEPS, EPISODE_STEPS = 3, 250, 100  # of the proof: every environment meets the time limit twice
 TOLERANCE = 2.0**-22  # relative and absolute: two float32 beside each other
-_MODES = {
-    "same_step": AutoresetMode.SAME_STEP,
-    "resumable": AutoresetMode.SAME_STEP,
-    "disabled": AutoresetMode.DISABLED,
-}
 _EXTRAS = {"batched": "train", "mujoco": "mujoco", "envpool": "envpool", "device": "train"}
 
 log = logging.getLogger(__name__)
@@ -138,7 +133,8 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
         name = choose(recipe.definition)
     with installed(name):
         recipe = replace(recipe, is_resumable=autoreset == "resumable")
-        envs = load_backend(name).create(recipe, num_envs, _MODES[autoreset])
+        mode = AutoresetMode.DISABLED if autoreset == "disabled" else AutoresetMode.SAME_STEP
+        envs = load_backend(name).create(recipe, num_envs, mode)
     if envs is None:
         raise ConfigError(f'environment.backend {name!r} does not have {recipe.definition.name!r}; use "auto"')
     return envs

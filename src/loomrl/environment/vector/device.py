@@ -5,20 +5,17 @@ float32, so episodes are distributed as Gymnasium's and each step agrees to floa
 Gymnasium's episode.
 """
 
-import importlib
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from loomrl.environment.vector.arguments import reset_arguments
+from loomrl.environment.vector.arguments import Options, Seeds, reset_arguments, show_like
+from loomrl.environment.vector.by_module import written_for
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.environment.vector.results import place
 from loomrl.environment.vector.tensors.base import TensorDynamics
@@ -35,7 +32,7 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "DeviceVectorE
         ConfigError: for another autoreset than "same_step".
     """
     definition = recipe.definition
-    dynamics = find_tensor_dynamics(definition.source.entry_point)
+    dynamics = written_for(definition.source.entry_point, "tensors", TensorDynamics)
     if dynamics is None:
         return None
     if mode is not AutoresetMode.SAME_STEP:
@@ -52,15 +49,6 @@ def best_device() -> torch.device:
 def device_name(device: torch.device) -> str:
     """The name of the GPU that a torch device is, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def find_tensor_dynamics(entry_point: str) -> TensorDynamics | None:
-    """The dynamics of an entry point, from the file in `tensors/` that is named like its module; None without one."""
-    name = entry_point.partition(":")[0].rpartition(".")[2]
-    if name == "base" or not (Path(__file__).parent / "tensors" / f"{name}.py").is_file():
-        return None
-    dynamics: TensorDynamics = importlib.import_module(f"loomrl.environment.vector.tensors.{name}").DYNAMICS
-    return dynamics if dynamics.entry_point == entry_point else None
 
 
 class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
@@ -81,11 +69,8 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
         device: torch.device,
     ) -> None:
         """Take spaces and parameters from `env`, one constructed environment."""
-        self.num_envs, self.device, self.name, self._dynamics = num_envs, device, name, dynamics
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
+        show_like(self, env, num_envs, AutoresetMode.SAME_STEP)
+        self.device, self.name, self._dynamics = device, name, dynamics
         self._is_discrete = isinstance(env.action_space, spaces.Discrete)
         self._parameters = dynamics.parameters(env.unwrapped)
         self._limit = torch.iinfo(torch.int64).max if max_episode_steps is None else max_episode_steps
@@ -93,9 +78,7 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
         self.states = dynamics.draw(num_envs, device, self.generator)
         self.elapsed = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[Tensor, dict[str, Any]]:
         """Begin new episodes everywhere, after seeding the generator if a seed is given.
 
         Raises:

@@ -13,16 +13,16 @@ unwrapping, each call through the pointer 45 ns, and a kernel over the functions
 """
 
 import hashlib
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from loomrl.environment.vector.by_module import written_for
 from loomrl.system.machine_code import njit
 from loomrl.types import FloatArray
 
@@ -34,14 +34,12 @@ observe_signature = "void(float64[::1], float32[::1])"
 class Dynamics:
     """An environment's dynamics as compiled functions, equal to those of the Gymnasium class at `entry_point`.
 
-    Sizes are S = `state_dim`, O = `obs_dim`, A = `action_dim` (1 for discrete actions, which are counted from 0).
+    Sizes are S = `state_dim`, O = `obs_dim` and A, of the action space: 1 for discrete actions, counted from 0.
     """
 
     entry_point: str
     state_dim: int
     obs_dim: int
-    action_dim: int
-    is_discrete: bool
     parameters: Callable[[gymnasium.Env[Any, Any]], FloatArray]  # (P,) float64, read off a constructed environment
     reset_states: Callable[[np.random.Generator, int], FloatArray]  # (count, S): what as many resets in a row draw
     step: Any  # compiled, of step_signature
@@ -50,15 +48,7 @@ class Dynamics:
 
 def find_dynamics(entry_point: str) -> Dynamics | None:
     """The dynamics of an entry point, from the file in `classic/` that is named like its module; None without one."""
-    name = entry_point.partition(":")[0].rpartition(".")[2]
-    if not (Path(__file__).parent / "classic" / f"{name}.py").is_file():
-        return None
-    dynamics: Dynamics = _module(name).DYNAMICS
-    return dynamics if dynamics.entry_point == entry_point else None
-
-
-def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"loomrl.environment.vector.classic.{name}")
+    return written_for(entry_point, "classic", Dynamics)
 
 
 def compiled(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:

@@ -5,20 +5,17 @@ a pool and not to an episode: `reset(seed=...)` makes a new pool, and only "same
 """
 
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.arguments import Options, Seeds, check_actions, reset_arguments, show_like
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.environment.vector.results import check_finite
+from loomrl.environment.vector.results import StepResult, check_finite
 from loomrl.errors import ConfigError
-from loomrl.types import FloatArray
 
 IS_EXACT = False
 
@@ -47,11 +44,8 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
     """B environments of one pool, brought to the spaces and dtypes of the Gymnasium environment `env`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_envs: int, max_episode_steps: int | None, name: str) -> None:
-        self.num_envs, self._name = num_envs, name
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
+        show_like(self, env, num_envs, AutoresetMode.SAME_STEP)
+        self._name = name
         env.close()
         self._limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         self._elapsed = np.zeros(num_envs, np.int64)
@@ -68,9 +62,7 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
             assert pool.observation_space is not None  # made, and warned about, on the first use
         return pool
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[NDArray[Any], dict[str, Any]]:
         """Begin new episodes everywhere; with a seed, in a new pool.
 
         Raises:
@@ -86,9 +78,7 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         obs, _ = self._pool.reset()
         return self._converted(obs), {}
 
-    def step(
-        self, actions: NDArray[Any]
-    ) -> tuple[NDArray[Any], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def step(self, actions: NDArray[Any]) -> StepResult:
         """Step all environments. Where an episode ended, the info has `final_obs` (B, O) for all of them.
 
         Raises:

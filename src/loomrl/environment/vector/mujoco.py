@@ -6,10 +6,7 @@ warm start stays in each environment's data, so the steps are Gymnasium's; they 
 `mujoco.rollout` would step them from one call, but forgets the warm start from call to call.
 """
 
-import importlib
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,12 +14,12 @@ import mujoco
 import numpy as np
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.arguments import check_actions, reset_arguments
+from loomrl.environment.vector.arguments import Options, Seeds, check_actions, reset_arguments, show_like
+from loomrl.environment.vector.by_module import written_for
 from loomrl.environment.vector.recipe import Recipe
-from loomrl.environment.vector.results import check_finite, place
+from loomrl.environment.vector.results import StepResult, check_finite, place
 from loomrl.environment.vector.robots.base import Info, Robot
 from loomrl.environment.vector.states import State, generator_words, generators_of
 from loomrl.errors import EnvironmentFault
@@ -34,25 +31,14 @@ _STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)  # all that the next step depe
 _FEWEST = 8  # environments for which a further thread pays
 _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePostConstraint` only
 
-StepResult = tuple[FloatArray, FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
-
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorEnv | None":
     """These environments, or None where it is not known what they observe and reward."""
     definition = recipe.definition
-    robot = find_robot(definition.source.entry_point)
+    robot = written_for(definition.source.entry_point, "robots", Robot)
     if robot is None:
         return None
     return MujocoVectorEnv(recipe.make(), robot, num_envs, mode, definition.max_episode_steps, definition.name)
-
-
-def find_robot(entry_point: str) -> Robot | None:
-    """The robot of an entry point, from the file in `robots/` that is named like its module; None without it."""
-    name = entry_point.partition(":")[0].rpartition(".")[2]
-    if name == "base" or not (Path(__file__).parent / "robots" / f"{name}.py").is_file():
-        return None
-    robots: tuple[Robot, ...] = importlib.import_module(f"loomrl.environment.vector.robots.{name}").ROBOTS
-    return next((robot for robot in robots if robot.entry_point == entry_point), None)
 
 
 class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
@@ -66,15 +52,11 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         mode: AutoresetMode,
         max_episode_steps: int | None,
         name: str,
-        num_threads: int | None = None,
     ) -> None:
         """Take model, spaces and settings from `env`, one constructed environment, and keep it."""
-        self.num_envs, self._robot, self._name = num_envs, robot, name
+        show_like(self, env, num_envs, mode)
+        self._robot, self._name = robot, name
         self._restart = mode is AutoresetMode.SAME_STEP
-        self.metadata = {"autoreset_mode": mode}
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.observation_space = batch_space(env.observation_space, num_envs)
-        self.action_space = batch_space(env.action_space, num_envs)
         self._env, self._bare = env, env.unwrapped
         self._limit = np.inf if max_episode_steps is None else max_episode_steps
         self._model: Any = self._bare.model  # type: ignore[attr-defined]
@@ -87,7 +69,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         self._elapsed = np.zeros(num_envs, np.int64)
         self._ended = np.ones(num_envs, np.bool_)  # those that must be reset before they are stepped
         self._rngs: list[np.random.Generator | None] = [None] * num_envs
-        threads = min(num_threads or num_processors(), max(1, num_envs // _FEWEST))
+        threads = min(num_processors(), max(1, num_envs // _FEWEST))
         bounds = np.linspace(0, num_envs, threads + 1).astype(int).tolist()
         self._shares = [range(low, high) for low, high in zip(bounds, bounds[1:], strict=False)]
         self._pool = ThreadPoolExecutor(threads - 1, "mujoco") if threads > 1 else None
@@ -124,9 +106,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
 
     # --- the interface ---
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[FloatArray, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[FloatArray, dict[str, Any]]:
         """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
 
         Raises:
@@ -204,14 +184,11 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         Raises:
             EnvironmentFault: before the first reset.
         """
-        generators = [rng for rng in self._rngs if rng is not None]
-        if len(generators) < self.num_envs:
-            raise EnvironmentFault(f"environment {self._name!r}: call reset before state_dict")
+        words = generator_words(self._rngs, self._name)
         states = np.empty((self.num_envs, mujoco.mj_stateSize(self._model, _STATE)))
         for row, data in zip(states, self._data, strict=True):
             mujoco.mj_getState(self._model, data, row, _STATE)
         now = {f"now.{name}": values.copy() for name, values in self._now.items()}
-        words = generator_words(generators)
         return {
             "states": states,
             **now,

@@ -9,7 +9,7 @@ import multiprocessing
 import queue
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from loomrl.environment.vector.arguments import seed_list
+from loomrl.environment.vector.arguments import Options, Seeds, seed_list
 from loomrl.environment.vector.episodes import SavedByActions
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import EnvironmentFault, LoomRLError
@@ -57,9 +57,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         """What the parent class's constructor ends with: here the workers' first answers are waited for."""
         self._demand_spaces(self._answered("__init__", self._answers))
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of `options["reset_mask"]`.
 
         Raises:

@@ -10,6 +10,9 @@ from loomrl.environment.wrappers.guard import explain
 from loomrl.errors import EnvironmentFault
 from loomrl.types import FloatArray
 
+# Of B environments: observations (B, *obs), rewards, terminated and truncated (B,), and the info.
+StepResult = tuple[NDArray[Any], FloatArray, NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
 
 def check_finite(
     obs: NDArray[Any], reward: FloatArray, space: spaces.Space[Any], name: str, elapsed: NDArray[np.int64]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.errors import EnvironmentFault
+
 State = dict[str, NDArray[Any]]
 _WORD = 2**64
 
@@ -30,10 +32,16 @@ def rows_of(state: Mapping[str, NDArray[Any]], rows: slice | NDArray[np.int64]) 
     return {name: values[rows] for name, values in state.items()}
 
 
-def generator_words(generators: Iterable[np.random.Generator]) -> NDArray[np.uint64]:
-    """The states of B generators over PCG64, which `gymnasium.utils.seeding` makes: (B, 6) uint64."""
+def generator_words(generators: Iterable[np.random.Generator | None], name: str) -> NDArray[np.uint64]:
+    """The states of B generators over PCG64, which `gymnasium.utils.seeding` makes: (B, 6) uint64.
+
+    Raises:
+        EnvironmentFault: where an environment called `name` has none before its first reset.
+    """
     rows = []
     for generator in generators:
+        if generator is None:
+            raise EnvironmentFault(f"environment {name!r}: call reset before state_dict")
         state = generator.bit_generator.state
         own, step = state["state"]["state"], state["state"]["inc"]
         rows.append([*divmod(own, _WORD), *divmod(step, _WORD), state["has_uint32"], state["uinteger"]])

@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.layers import layers_of
 from loomrl.environment.wrappers.flat import channels_first, is_image, leaves, parts_of
 
 
@@ -78,11 +79,7 @@ def stack(space: spaces.Space[Any], frames: Sequence[Any]) -> Any:
 
 def frame_space(env: gymnasium.Env[Any, Any]) -> spaces.Space[Any] | None:
     """The space of one frame, where an environment observes a stack of them."""
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, FrameStack):
-            return env.env.observation_space
-        env = env.env
-    return None
+    return next((one.env.observation_space for one in layers_of(env) if isinstance(one, FrameStack)), None)
 
 
 def frame_places(space: spaces.Space[Any], num_frames: int) -> NDArray[np.int64]:

@@ -10,15 +10,13 @@ A module offers `DOMAIN`, and `Environment`, the Gymnasium environment over it. 
 import importlib
 import pkgutil
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from loomrl.errors import ConfigError
 from loomrl.gym.environment import DomainEnvironment
 from loomrl.gym.tasks import Domain
-
-GROUP = "loomrl.domains"
+from loomrl.system.plugins import DOMAINS, place_of, plugin_points
 
 
 def own_names() -> list[str]:
@@ -28,7 +26,7 @@ def own_names() -> list[str]:
 
 def names() -> list[str]:
     """The names of all domains, those of plug-ins included."""
-    return [*own_names(), *sorted(point.name for point in entry_points(group=GROUP))]
+    return [*own_names(), *(point.name for point in plugin_points(DOMAINS))]
 
 
 def get_domain(name: str) -> Domain:
@@ -47,12 +45,13 @@ def get_environment(name: str) -> type[DomainEnvironment]:
 def _module(name: str) -> ModuleType:
     if name in own_names():
         return importlib.import_module(f"{__package__}.{name}")
-    for point in entry_points(group=GROUP, name=name):
+    for point in (one for one in plugin_points(DOMAINS) if one.name == name):
         try:
             module: ModuleType = point.load()
             if isinstance(module.DOMAIN, Domain) and issubclass(module.Environment, DomainEnvironment):
                 return module
         except (ImportError, AttributeError, TypeError) as error:
-            place = f"entry point {GROUP}: {point.name} = {point.value}"
-            raise ConfigError(f"{place} must offer DOMAIN and Environment: {error}; repair that package") from error
+            raise ConfigError(
+                f"{place_of(point)} must offer DOMAIN and Environment: {error}; repair that package"
+            ) from error
     raise ConfigError(f"there is no domain {name!r}; there are: {', '.join(names())}")

@@ -1,6 +1,5 @@
 """Reads what a run left behind into a `RunReport`. What is missing or unreadable is said, never guessed."""
 
-import importlib.metadata
 import platform
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from loomrl.runs.report.evidence import StageEvidence
 from loomrl.runs.report.lineage import derive_lineage
 from loomrl.storage.run_record import RunRecord, now, run_folder
 from loomrl.system.files import files_below, read_json, sha256_file
+from loomrl.system.plugins import installed_version
 from loomrl.types import (
     EnvironmentSnapshot,
     EvaluationReport,
@@ -211,14 +211,9 @@ def _digests(
 
 def _versions(environment: EnvironmentSnapshot | None, safety: SafetyCase | None) -> dict[str, str]:
     """What is installed where the report is written, then what the snapshot and the case recorded."""
-    versions = {"python": platform.python_version()}
-    for name in DISTRIBUTIONS:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+    versions = {name: installed_version(name) or "not installed" for name in DISTRIBUTIONS}
     recorded = (environment.dependencies if environment else {}) | (safety.tools if safety else {})
-    return versions | recorded
+    return {"python": platform.python_version(), **versions, **recorded}
 
 
 def _files(run_id: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from loomrl.runs.report.document import Node, ReportEdge, ReportLineage
 from loomrl.runs.stages import ORDER
 from loomrl.storage.run_record import RunRecord
+from loomrl.system.walks import reachable
 
 COLUMNS = {  # heading -> kinds of node below it
     "commit": ("commit",),
@@ -144,16 +145,10 @@ def direct_edges(lineage: ReportLineage) -> list[ReportEdge]:
     after: dict[str, set[str]] = {}
     for edge in lineage.edges:
         after.setdefault(edge.subject, set()).add(edge.object)
-
-    def reachable(start: str) -> set[str]:
-        found, waiting = set[str](), [start]
-        while waiting:
-            for following in after.get(waiting.pop(), set()) - found:
-                found.add(following)
-                waiting.append(following)
-        return found
-
-    beyond = {node: set[str]().union(*(reachable(one) for one in following)) for node, following in after.items()}
+    beyond = {
+        node: {further for one in following for further in reachable([one], lambda step: after.get(step, ()))[1:]}
+        for node, following in after.items()
+    }
     return [edge for edge in lineage.edges if edge.object not in beyond[edge.subject]]
 
 

@@ -1,17 +1,16 @@
 """Which code of packages outside LoomRL a stage runs: written into its output, so that DVC's lock covers it."""
 
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from loomrl.environment.sources.plugins import PluginCode, PluginPackage, code_of
 from loomrl.errors import ArtifactError
 from loomrl.runs.config import PolicyConfig
 from loomrl.system.files import write_atomic
+from loomrl.system.plugins import ALGORITHMS, CHECKS, plugin_points
 from loomrl.system.schema import Document
 
 FILE = "plugins.json"
 ARCHIVE = "plugins.tar"
-ALGORITHMS, CHECKS = "loomrl.algorithms", "loomrl.safety_checks"  # groups of entry points
 _LEARNT = ("training", "evaluation", "safety", "export")  # run an algorithm's code
 _CHECKED = ("safety", "export")  # run safety checks
 
@@ -29,11 +28,11 @@ def plugin_code(stage: str, config: PolicyConfig) -> PluginCode:
         ConfigError: when an entry point cannot be loaded.
     """
     points = []
-    if stage in _LEARNT and entry_points(group=ALGORITHMS):
+    if stage in _LEARNT and plugin_points(ALGORITHMS):
         from loomrl.algorithms.registry import find_entry_point  # each of these loads much
 
         points += [point for point in [find_entry_point(config.training.algorithm)] if point is not None]
-    if stage in _CHECKED and entry_points(group=CHECKS):
+    if stage in _CHECKED and plugin_points(CHECKS):
         from loomrl.safety.registry import check_entry_points
 
         points += check_entry_points(config.safety)

@@ -28,7 +28,7 @@ from loomrl.system.http.guard import OBSERVER, OPERATOR, WATCHER, check_operator
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.routing import Link, Route
 from loomrl.system.http.tokens import OBSERVE, OPERATE
-from loomrl.system.schema import Document
+from loomrl.system.schema import Document, first_problem
 
 if TYPE_CHECKING:
     from loomrl.serving.api.worker_group import WorkerGroup
@@ -273,9 +273,7 @@ def _validated(kind: type[D], document: Mapping[str, Any], strict: bool = True) 
     try:
         return kind.model_validate(document, strict=strict)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or kind.__name__
-        raise Problem(400, f"{place}: {first['msg']}") from error
+        raise Problem(400, first_problem(error, kind.__name__)) from error
 
 
 def _is_alike(one: ServedPolicy, other: ServedPolicy) -> bool:

@@ -14,7 +14,7 @@ from loomrl.system.http.asgi import Response, Scope, as_json
 from loomrl.system.http.guard import OPERATOR, check_operator, holder_of
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.routing import Route
-from loomrl.system.schema import Document
+from loomrl.system.schema import Document, first_problem
 
 
 class RollbackOrder(Document):
@@ -70,8 +70,7 @@ def _parse(body: bytes) -> RollbackOrder:
     try:
         return RollbackOrder.model_validate(parse_json(body))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise Problem(400, f"{first['loc'][0]}: {first['msg']}") from error
+        raise Problem(400, first_problem(error)) from error
 
 
 def _check_movable(context: ServerContext, version: str) -> None:

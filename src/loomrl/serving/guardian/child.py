@@ -35,7 +35,7 @@ from loomrl.serving.guardian.exchange import EvidenceExchange
 from loomrl.serving.guardian.monitor import Trigger
 from loomrl.serving.guardian.stream import STATE, Stream, StreamState
 from loomrl.serving.guardian.watch import Watch
-from loomrl.storage.audit.tail import ChainPosition, Tail
+from loomrl.storage.audit.following import ChainPosition, Tail
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home, inside
 from loomrl.system.lifetime import follow_parent

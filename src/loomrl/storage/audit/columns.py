@@ -14,7 +14,6 @@ from loomrl.storage.audit.records import (
     array,
     column,
     holds,
-    is_own_choice,
     is_taken_over,
     row_ids,
     spans,
@@ -70,12 +69,13 @@ class Columns:
 
     def own(self) -> list[bool]:
         """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
-        return self._gathered(_own)
+        return self._gathered(lambda entry: _unless(entry, "exploration_flag"))
 
     def as_served(self) -> list[bool]:
         """Whether the version that is named decided it as it is served, for each: what the server's `share` of
         exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
-        return self._gathered(_as_served)
+        known = "asked_to_explore"  # where it is not on record, what was explored was asked for
+        return self._gathered(lambda entry: _unless(entry, known if holds(entry, known) else "exploration_flag"))
 
     def tokens(self) -> list[str]:
         """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
@@ -165,14 +165,6 @@ def _ids(entry: Json) -> list[str]:
     return row_ids(whole, 0, entry["shared"]["count"]) if entry["kind"] == DECISIONS else [whole]
 
 
-def _own(entry: Json) -> list[bool]:
-    if entry["kind"] == DECISION:
-        return [is_own_choice(entry)]
-    if is_taken_over(entry["shared"]):
-        return [False] * entry["shared"]["count"]
-    return [not flag for flag in column(entry, "exploration_flag")]
-
-
 def tokens_of(entry: Json) -> list[str]:
     """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
     if not holds(entry, "by_token"):
@@ -185,8 +177,8 @@ def _num_together(entry: Json) -> list[int]:
     return column(entry, "num_together") if holds(entry, "num_together") else [1] * count_of(entry)
 
 
-def _as_served(entry: Json) -> list[bool]:
+def _unless(entry: Json, flag: str) -> list[bool]:
+    """For each decision, whether a version on trial made it and this flag of it is not set."""
     if is_taken_over(entry.get("shared", entry)):
         return [False] * count_of(entry)
-    asked: list[bool] = column(entry, "asked_to_explore" if holds(entry, "asked_to_explore") else "exploration_flag")
-    return [not flag for flag in asked]
+    return [not is_set for is_set in column(entry, flag)]

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import orjson
 
+from loomrl.storage.audit.sealing import opened
 from loomrl.storage.audit.segments import PLAIN, segments_after
+from loomrl.system.schema import Document
 from loomrl.types import Json
 
 _CHUNK_BYTES = 64 * 1024
+
+
+class ChainPosition(Document):
+    """How far a chain was read: a segment and an offset in it."""
+
+    segment: str = ""  # the file's stem; empty before the first
+    offset: int = 0  # bytes
 
 
 class GrowingLines:
@@ -33,7 +42,7 @@ class GrowingLines:
         rest = os.fstat(self._handle).st_size - self.offset if self._handle >= 0 else 0
         return rest + sum(path.stat().st_size for path in self._later())
 
-    def read(self) -> list[bytes]:
+    def read_lines(self) -> list[bytes]:
         """The next lines, some 64 KiB of them, which count as read; none when there are no more yet."""
         if found := self._rest():
             return found
@@ -72,31 +81,45 @@ class GrowingLines:
         return []
 
 
-class ChainFollower:
+class ChainFollower(GrowingLines):
     """The records of one chain above a sequence, as they come."""
 
     def __init__(self, folder: Path, after: int) -> None:
         begun = segments_after(folder, after)[:1]
-        self._lines = GrowingLines(folder, begun[0].stem if begun else "")
+        super().__init__(folder, begun[0].stem if begun else "")
         self._pass_over(after)
-
-    @property
-    def backlog_bytes(self) -> int:
-        """How many bytes of the chain are written and not read yet."""
-        return self._lines.backlog_bytes
 
     def read(self) -> list[Json]:
         """The next records, about 64 KiB of them; none when there are no more yet."""
-        return [orjson.loads(line) for line in self._lines.read()]
-
-    def close(self) -> None:
-        """Close the segment's file, if one is open; it may be called more than once."""
-        self._lines.close()
+        return [orjson.loads(line) for line in self.read_lines()]
 
     def _pass_over(self, sequence: int) -> None:
         """Go on to the first record above a sequence."""
-        while lines := self._lines.read():
+        while lines := self.read_lines():
             for number, line in enumerate(lines):
                 if orjson.loads(line)["sequence"] > sequence:
-                    self._lines.offset -= sum(map(len, lines[number:]))
+                    self.offset -= sum(map(len, lines[number:]))
                     return
+
+
+class Tail(GrowingLines):
+    """The records of one chain over its segments, from a position on; where its segment is gone, from the oldest."""
+
+    def __init__(self, folder: Path, position: ChainPosition) -> None:
+        super().__init__(folder, position.segment, position.offset)
+
+    @property
+    def position(self) -> ChainPosition:
+        """How far it has read: always the end of a record."""
+        return ChainPosition(segment=self.segment, offset=self.offset)
+
+    def read(self, kinds: tuple[str, ...]) -> list[Json]:
+        """The next whole records of these kinds, some 64 KiB of the chain; none where nothing is left.
+
+        What is sealed in them is opened. Records of other kinds are passed over.
+        """
+        marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
+        while lines := self.read_lines():
+            if found := [opened(orjson.loads(line)) for line in lines if line.startswith(marks)]:
+                return found
+        return []

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from loomrl.errors import ArtifactError, ConfigError
+from loomrl.storage.audit.columns import count_of
 from loomrl.storage.audit.log import audit_folder
 from loomrl.storage.audit.records import DECISION, DECISIONS, SEVERAL, expand, record_of
 from loomrl.storage.audit.segments import complete_lines, segments, segments_after, waiting_records
@@ -56,12 +57,13 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
 
 def count_decisions(policy: str | None = None) -> int:
     """How many decisions stand in all chains, without reading what they were."""
-    count = 0
-    for line in (line for folder in chains(policy) for path in segments(folder) for line in complete_lines(path)):
-        if line.startswith(DECISION_MARKS):
-            entry = orjson.loads(line)
-            count += entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
-    return count
+    return sum(count_of(orjson.loads(line)) for _, _, line in _lines(policy) if line.startswith(DECISION_MARKS))
+
+
+def _lines(policy: str | None = None) -> Iterator[tuple[Path, int, bytes]]:
+    """All whole lines of all segments, each with its file and its number there."""
+    for path in (path for folder in chains(policy) for path in segments(folder)):
+        yield from ((path, number, line) for number, line in enumerate(complete_lines(path), start=1))
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -75,12 +77,10 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
 def find_decision(decision_id: str) -> dict[str, Any] | None:
     """One decision's audit record; None when no log here has it."""
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
-    for folder in chains():
-        for path in segments(folder):
-            for number, line in enumerate(complete_lines(path), start=1):
-                if mark in line and line.startswith(DECISION_MARKS):
-                    found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
-                    return found.get(decision_id)
+    for path, number, line in _lines():
+        if mark in line and line.startswith(DECISION_MARKS):
+            found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
+            return found.get(decision_id)
     return None
 
 

@@ -6,17 +6,17 @@ killed process; `sync` makes them survive a power failure. Where keys are config
 """
 
 import errno
-import fcntl
 import logging
 import os
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from loomrl import __version__
 from loomrl.errors import ArtifactError, LoomRLError
@@ -122,7 +122,7 @@ class AuditLog:
                     raise
                 log.error("no segment is begun, orders alone find room: %s", error)
         except BaseException:
-            os.close(self._owner)
+            self._owner.release()
             raise
 
     @property
@@ -209,7 +209,7 @@ class AuditLog:
                 os.close(self._handle)
             if self._reserve is not None:
                 self._reserve.close()
-            os.close(self._owner)
+            self._owner.release()
 
     def _flush(self, size: int) -> None:
         """Sync the segment, or where none is begun, the one that a former process left; what a failed sync may have
@@ -406,30 +406,21 @@ def _unwritable(error: OSError, path: Path) -> AuditUnwritable:
     return AuditUnwritable(f"{path} cannot be written: {error.strerror}; {fix}", full)
 
 
-def _locks(owner: int) -> bool:
-    try:
-        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[Path, int]:
+def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[Path, FileLock]:
     """The chain's folder, locked for this process; without a name, the first that is free."""
-    base, deadline = default_name("server"), time.monotonic() + patience_seconds
+    base, patience_seconds = default_name("server"), patience_seconds if server else 0.0
     names: Iterable[str] = [server] if server else (f"{base}-{number}" for number in range(_MAX_SERVERS))
     for name in names:
         chain = folder / checked_name(name, "the name of a chain")
         try:
             chain.mkdir(parents=True, exist_ok=True)
-            owner = os.open(chain / "owner.lock", os.O_RDWR | os.O_CREAT, 0o640)
+            owner = FileLock(chain / "owner.lock", patience_seconds, mode=0o640, thread_local=False)
+            owner.acquire(poll_interval=_LOOK_SECONDS)
+        except Timeout:
+            continue
         except OSError as error:
             raise ArtifactError(f"cannot make the audit log {chain}: {error.strerror}; check LOOMRL_HOME") from error
-        while not (is_ours := _locks(owner)) and server and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
-        if is_ours:
-            return chain, owner
-        os.close(owner)
+        return chain, owner
     raise ArtifactError(
         f"the audit log {folder / (server or '*')} belongs to a running server; stop it or name another"
     )

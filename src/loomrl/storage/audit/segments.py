@@ -4,7 +4,7 @@ Every reader of the log takes its lines from here, byte for byte as they were wr
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,7 @@ def waiting_records(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     Raises:
         ArtifactError: naming the line that was changed.
     """
-    found = []
-    for number, line in enumerate(waiting_lines(folder), start=1):
-        try:
-            found.append((line, unseal(line)))
-        except BrokenRecord as error:
-            raise ArtifactError(f"{folder / RESERVE}:{number}: {error}; see `loomrl audit verify`") from error
-    return found
+    return list(_with_records(waiting_lines(folder), folder / RESERVE))
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
@@ -112,11 +106,17 @@ def checked_records(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ArtifactError: naming the line that was changed.
     """
-    for number, line in enumerate(complete_lines(path), start=1):
+    return (record for _, record in _with_records(complete_lines(path), path))
+
+
+def _with_records(found: Iterable[bytes], path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The lines of a file, each with its record, which is held against its hash."""
+    for number, line in enumerate(found, start=1):
         try:
-            yield unseal(line)
+            record = unseal(line)
         except BrokenRecord as error:
             raise ArtifactError(f"{path}:{number}: {error}; see `loomrl audit verify`") from error
+        yield line, record
 
 
 def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:

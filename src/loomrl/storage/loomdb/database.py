@@ -6,10 +6,10 @@ SQLite by default (write-ahead log, writers wait for each other), PostgreSQL by 
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -144,9 +144,7 @@ class LoomDB:
         query = select(EnvironmentRow).where(EnvironmentRow.name == name).order_by(EnvironmentRow.sequence.desc())
         if version is not None:
             query = query.where(EnvironmentRow.version == version)
-        with self._reading() as session:
-            row = session.scalars(query.limit(1)).first()
-            return None if row is None else _record(EnvironmentRecord, row)
+        return self._first(query, EnvironmentRecord)
 
     def list_environments(self) -> list[EnvironmentRecord]:
         """All registered environments, in the order of their registration."""
@@ -185,9 +183,7 @@ class LoomDB:
     def list_snapshots(self, name: str | None = None) -> list[SnapshotRecord]:
         """All snapshots, newest first, of one environment if named."""
         query = select(SnapshotRow).order_by(SnapshotRow.created.desc(), SnapshotRow.digest)
-        if name is not None:
-            query = query.where(SnapshotRow.name == name)
-        return self._all(query, SnapshotRecord)
+        return self._all(query if name is None else query.where(SnapshotRow.name == name), SnapshotRecord)
 
     # --- lineage --------------------------------------------------------------------------------------------------
 
@@ -203,16 +199,10 @@ class LoomDB:
                 raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
         self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
 
-    def edges(self, node: str, direction: Literal["out", "in", "both"] = "both") -> list[LineageEdge]:
-        """Edges at a node: where it is the subject ("out"), the object ("in"), or either; oldest first."""
-        conditions = {
-            "out": EdgeRow.subject == node,
-            "in": EdgeRow.object == node,
-            "both": (EdgeRow.subject == node) | (EdgeRow.object == node),
-        }
-        if direction not in conditions:
-            raise ConfigError(f"direction {direction!r}: allowed are {', '.join(conditions)}")
-        return self._all(select(EdgeRow).where(conditions[direction]).order_by(EdgeRow.id), LineageEdge)
+    def edges(self, node: str) -> list[LineageEdge]:
+        """Edges at a node: where it is the subject or the object; oldest first."""
+        is_at = (EdgeRow.subject == node) | (EdgeRow.object == node)
+        return self._all(select(EdgeRow).where(is_at).order_by(EdgeRow.id), LineageEdge)
 
     # --- deployments and approvals --------------------------------------------------------------------------------
 
@@ -224,9 +214,7 @@ class LoomDB:
     def deployments(self, policy: str | None = None) -> list[Deployment]:
         """Deployments, newest first, of one policy if named."""
         query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
-        if policy is not None:
-            query = query.where(DeploymentRow.policy == policy)
-        return self._all(query, Deployment)
+        return self._all(query if policy is None else query.where(DeploymentRow.policy == policy), Deployment)
 
     def request_approval(self, run_id: str, policy: str, version: str) -> Approval:
         """Ask for a person's decision; asking again returns what there is, decided or not."""
@@ -259,14 +247,7 @@ class LoomDB:
 
     def approval(self, run_id: str) -> Approval | None:
         """The approval a run asks for, or None."""
-        with self._reading() as session:
-            row = session.get(ApprovalRow, run_id)
-            return None if row is None else _record(Approval, row)
-
-    def pending_approvals(self) -> list[Approval]:
-        """The approvals that nobody has decided yet, oldest request first."""
-        query = select(ApprovalRow).where(ApprovalRow.approved.is_(None)).order_by(ApprovalRow.requested)
-        return self._all(query, Approval)
+        return self._first(select(ApprovalRow).where(ApprovalRow.run_id == run_id), Approval)
 
     # --- controls -------------------------------------------------------------------------------------------------
 
@@ -318,7 +299,8 @@ class LoomDB:
         key = {"policy": policy, "version": version, "server": server}
         try:
             with self._writing() as session:
-                revision = (session.scalar(_newest_evidence(policy)) or 0) + 1
+                newest = select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
+                revision = (session.scalar(newest) or 0) + 1
                 number = self._server_number(session, policy, server)
                 former = session.get(MonitorEvidenceRow, key)
                 fields = {
@@ -385,26 +367,22 @@ class LoomDB:
 
     def newest_audit_anchor(self, server: str | None = None, kind: str | None = None) -> AuditAnchor | None:
         """The last statement, about one chain or of one kind where they are given."""
-        query = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
+        query = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc())
         if server is not None:
             query = query.where(AuditAnchorRow.server == server)
         if kind is not None:
             query = query.where(AuditAnchorRow.kind == kind)
-        return next(iter(self._all(query, AuditAnchor)), None)
+        return self._first(query, AuditAnchor)
 
     def audit_chains(self, policy: str | None = None) -> list[AuditChain]:
         """Every chain whose head was ever anchored, of one policy if named, those known longest first."""
         found = {head.server: _chain_of(head) for head in self.audit_heads()}
         ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
-        beginnings = select(AuditAnchorRow).where(AuditAnchorRow.kind == "chain").order_by(AuditAnchorRow.number)
-        first = {one.server: json.loads(one.payload)["digest"] for one in self._all(beginnings, AuditAnchor)}
         newest = select(AuditAnchorRow).where(AuditAnchorRow.number.in_(ends.group_by(AuditAnchorRow.server)))
         for anchor in self._all(newest.order_by(AuditAnchorRow.number), AuditAnchor):
             told = json.loads(anchor.payload)
             place = {name: told[name] for name in ("server", "host", "segment", "sequence", "digest")}
-            found[anchor.server] = AuditChain(
-                **place, first_digest=first.get(anchor.server), anchored=datetime.fromisoformat(told["time"])
-            )
+            found[anchor.server] = AuditChain(**place, anchored=datetime.fromisoformat(told["time"]))
         return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
 
     def audit_heads(self, server: str | None = None) -> list[AuditHead]:
@@ -426,15 +404,12 @@ class LoomDB:
 
     def latest_event(self, kind: str) -> Event | None:
         """The newest event of a kind."""
-        query = select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()).limit(1)
-        return next(iter(self._all(query, Event)), None)
+        return self._first(select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()), Event)
 
     def events(self, kind: str | None = None) -> list[Event]:
         """Events, oldest first, of one kind if named."""
         query = select(EventRow).order_by(EventRow.id)
-        if kind is not None:
-            query = query.where(EventRow.kind == kind)
-        return self._all(query, Event)
+        return self._all(query if kind is None else query.where(EventRow.kind == kind), Event)
 
     def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
         """The newest events of these kinds about a policy, newest first; all of them without a limit."""
@@ -444,15 +419,11 @@ class LoomDB:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _reading(self) -> Iterator[Session]:
-        with self._transaction(self._readers) as session:
-            yield session
+    def _reading(self) -> AbstractContextManager[Session]:
+        return self._transaction(self._readers)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Session]:
-        with self._transaction(self._writers) as session:
-            yield session
+    def _writing(self) -> AbstractContextManager[Session]:
+        return self._transaction(self._writers)
 
     @contextmanager
     def _transaction(self, sessions: sessionmaker[Session]) -> Iterator[Session]:
@@ -471,6 +442,9 @@ class LoomDB:
             except (TypeError, ValueError) as error:
                 raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
 
+    def _first(self, query: Select[Any], kind: type[Record]) -> Record | None:
+        return next(iter(self._all(query.limit(1), kind)), None)
+
     def _insert(self, row: Base, kind: type[Record]) -> Record:
         with self._writing() as session:
             session.add(row)
@@ -486,17 +460,13 @@ class LoomDB:
             return
 
 
-def _newest_evidence(policy: str) -> Select[tuple[int]]:
-    return select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
-
-
 def _record(kind: type[Record], row: Base) -> Record:
     return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
 
 
 def _chain_of(head: AuditHead) -> AuditChain:
     place = {"server": head.server, "segment": head.segment, "sequence": head.sequence, "digest": head.digest}
-    return AuditChain(**place, host=None, first_digest=None, anchored=head.created)
+    return AuditChain(**place, host=None, anchored=head.created)
 
 
 def _refuse_other_content(wanted: EnvironmentRecord, found: EnvironmentRecord) -> None:

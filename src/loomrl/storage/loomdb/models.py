@@ -8,7 +8,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-# The newest migration. Opening compares one string with it, and needs alembic only where they differ.
+# The schema's revision: one more for each change of the tables. Opening compares one string with it. Databases of
+# earlier revisions get what these tables have more: new columns must be nullable (`loomrl.storage.loomdb.migrate`).
 HEAD = "0007"
 
 
@@ -38,7 +39,19 @@ class Base(DeclarativeBase):
     """The declarative base that all tables of LoomDB derive from."""
 
 
-class EnvironmentRow(Base):
+class Created:
+    """Rows that keep when they were made."""
+
+    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+
+
+class Numbered:
+    """Rows with a number of their own, in the order in which they came."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class EnvironmentRow(Created, Base):
     """A registered environment; (name, version) is immutable, its source included."""
 
     __tablename__ = "environments"
@@ -54,10 +67,9 @@ class EnvironmentRow(Base):
     source_roots: Mapped[list[str]] = mapped_column(JSON)
     source: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     path: Mapped[str | None] = mapped_column(Text)
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
-class SnapshotRow(Base):
+class SnapshotRow(Created, Base):
     """A snapshot's document; its files lie in the home folder or in DVC."""
 
     __tablename__ = "snapshots"
@@ -66,34 +78,29 @@ class SnapshotRow(Base):
     name: Mapped[str] = mapped_column(String(255), index=True)
     version: Mapped[str] = mapped_column(String(64))
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
-class EdgeRow(Base):
+class EdgeRow(Numbered, Created, Base):
     """One statement of the lineage graph: subject - predicate - object, nodes written `kind:id`."""
 
     __tablename__ = "edges"
     __table_args__ = (UniqueConstraint("subject", "predicate", "object"), Index("ix_edges_object", "object"))
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     subject: Mapped[str] = mapped_column(String(512))
     predicate: Mapped[str] = mapped_column(String(128))
     object: Mapped[str] = mapped_column(String(512))
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
-class DeploymentRow(Base):
+class DeploymentRow(Numbered, Created, Base):
     """A row for each time that a version took a role."""
 
     __tablename__ = "deployments"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     policy: Mapped[str] = mapped_column(String(255), index=True)
     version: Mapped[str] = mapped_column(String(64))
     role: Mapped[str] = mapped_column(String(64))
     run_id: Mapped[str | None] = mapped_column(String(128))
     reason: Mapped[str] = mapped_column(Text)
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class ApprovalRow(Base):
@@ -111,20 +118,18 @@ class ApprovalRow(Base):
     decided: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class AuditHeadRow(Base):
+class AuditHeadRow(Numbered, Created, Base):
     """The head of a server's audit chain, as it was kept before there were anchors; nothing is added."""
 
     __tablename__ = "audit_heads"
     __table_args__ = (UniqueConstraint("server", "segment", "sequence"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     server: Mapped[str] = mapped_column(String(255))
     segment: Mapped[str] = mapped_column(String(255))
     sequence: Mapped[int]
     digest: Mapped[str] = mapped_column(String(64))
     signature: Mapped[str | None] = mapped_column(String(128))
     keyid: Mapped[str | None] = mapped_column(String(64))
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
 
 
 class AuditAnchorRow(Base):
@@ -144,20 +149,18 @@ class AuditAnchorRow(Base):
     keyid: Mapped[str | None] = mapped_column(String(64))
 
 
-class ControlRow(Base):
+class ControlRow(Numbered, Created, Base):
     """One change of what people have set for a policy's servers; the newest revision of a name is in force."""
 
     __tablename__ = "controls"
     __table_args__ = (UniqueConstraint("policy", "name", "revision"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     policy: Mapped[str] = mapped_column(String(255))
     name: Mapped[str] = mapped_column(String(255))
     revision: Mapped[int] = mapped_column(BigInteger)
     document: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     actor: Mapped[str] = mapped_column(String(255))
     reason: Mapped[str] = mapped_column(Text)
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     replaces: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
 
 
@@ -176,13 +179,11 @@ class MonitorEvidenceRow(Base):
     created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)  # this content
 
 
-class EventRow(Base):
+class EventRow(Numbered, Created, Base):
     """A row for each event of a trace."""
 
     __tablename__ = "events"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
     kind: Mapped[str] = mapped_column(String(128), index=True)
     data: Mapped[dict[str, Any]] = mapped_column(JSON)
-    created: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     place: Mapped[str | None] = mapped_column(String(512), index=True, unique=True)  # that only one event takes

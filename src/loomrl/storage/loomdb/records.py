@@ -87,7 +87,6 @@ class AuditChain(Document):
 
     server: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept yet
-    first_digest: str | None  # hash of the first record; None where that was not kept yet
     segment: str
     sequence: int
     digest: str

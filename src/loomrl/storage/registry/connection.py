@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -92,13 +92,22 @@ def _without_password(uri: str) -> str:
     return f"{head}{separator}{rest.rpartition('@')[2]}"
 
 
-@contextmanager
-def absent_is_none() -> Iterator[None]:
+def absent_is_none() -> AbstractContextManager[None]:
     """Swallow exactly MLflow's 'there is no such thing'; the caller returns its empty value after the block."""
+    return _passing_over(_ABSENT)
+
+
+def present_is_fine() -> AbstractContextManager[None]:
+    """Swallow exactly MLflow's 'there is such a thing already'; the caller goes on with that after the block."""
+    return _passing_over(("RESOURCE_ALREADY_EXISTS",))
+
+
+@contextmanager
+def _passing_over(codes: tuple[str, ...]) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        if error.error_code not in _ABSENT:
+        if error.error_code not in codes:
             raise

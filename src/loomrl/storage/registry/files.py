@@ -8,7 +8,16 @@ from urllib.request import url2pathname
 
 from loomrl.errors import ArtifactError
 from loomrl.storage.model_signature import SIGNATURE, sign
-from loomrl.system.files import SUMS, canonical_json, changed_file, sha256, sha256_file, write_atomic, write_sums
+from loomrl.system.files import (
+    SUMS,
+    canonical_json,
+    changed_file,
+    recorded_sums,
+    sha256,
+    sha256_file,
+    write_atomic,
+    write_sums,
+)
 from loomrl.system.home import inside
 from loomrl.system.schema import Document
 
@@ -77,8 +86,7 @@ def _sums_digest(folder: Path) -> str | None:
 
 def _listed_digest(folder: Path) -> str | None:
     """The `export_digest` of the files that a folder's list names."""
-    lines = (line.partition("  ") for line in (folder / SUMS).read_text("utf-8", "replace").splitlines())
-    listed = {name: digest for digest, _, name in lines}
+    listed = recorded_sums(folder)
     if not set(_IDENTITY) <= listed.keys():
         return None
     return sha256(canonical_json({name: listed[name] for name in _IDENTITY}))
@@ -183,8 +191,7 @@ def _verify_listed(folder: Path) -> None:
     manifest = folder / SUMS
     if not manifest.is_file():
         raise ArtifactError(f"{manifest} is missing; run the export stage")
-    for line in manifest.read_text().splitlines():
-        digest, _, name = line.partition("  ")
+    for name, digest in recorded_sums(folder).items():
         if sha256_file(folder / name) != digest:
             raise ArtifactError(f"{folder / name} was changed since it was exported; run the export stage again")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loomrl.errors import ArtifactError
-from loomrl.storage.registry.connection import is_server, mlflow_client
+from loomrl.storage.registry.connection import is_server, mlflow_client, present_is_fine
 from loomrl.storage.registry.files import local_folder, served_folder, validate_location
 from loomrl.system.home import inside, tracking_uri
 
@@ -120,15 +120,10 @@ def _log_params(client: Any, mlflow_run_id: str, params: Mapping[str, Any]) -> N
 
 def _experiment(client: Any, policy: str, uri: str) -> str:
     """The policy's experiment; with a database as URI its artifacts lie under the home, not under `./mlruns`."""
-    from mlflow.exceptions import MlflowException
-
     name = f"loomrl/{policy}"
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
     location = None if is_server(uri) else str(inside("mlartifacts", policy))
-    try:
+    with present_is_fine():
         return str(client.create_experiment(name, artifact_location=location))
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-        return str(client.get_experiment_by_name(name).experiment_id)  # another run made it meanwhile
+    return str(client.get_experiment_by_name(name).experiment_id)  # another run made it meanwhile

@@ -4,15 +4,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from loomrl.errors import ArtifactError, ConfigError, LoomRLError, ServiceError
-from loomrl.storage.registry.connection import absent_is_none, mlflow_client
+from loomrl.storage.registry.connection import absent_is_none, mlflow_client, present_is_fine
 from loomrl.storage.registry.files import (
     ARTIFACT_FOLDER,
     DIGEST,
@@ -30,7 +28,8 @@ from loomrl.storage.registry.files import (
 from loomrl.storage.registry.runs import RUN_ID, find_run, finish_run, log_artifacts, start_run
 from loomrl.storage.registry.statements import RegisteredStatement, if_valid, state_registered
 from loomrl.system.files import SUMS, sha256_file
-from loomrl.system.home import inside, tracking_uri
+from loomrl.system.home import tracking_uri
+from loomrl.system.locks import named_lock
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 WILL_BE_STATED = "loomrl.will_be_stated"  # from before its number is known, which the statement names
@@ -55,7 +54,7 @@ class Registry:
             ServiceError: when MLflow cannot be reached.
         """
         digest = export_digest(folder)
-        with _exclusive(policy):
+        with named_lock(f"register-{policy}", timeout_seconds=600):  # one at a time on this machine
             existing = [
                 version for version in self.versions(policy) if version.digest == digest and not _is_torn(version)
             ]
@@ -76,7 +75,8 @@ class Registry:
             log_artifacts(mlflow_run_id, staged, place, self.tracking_uri)
         tags = {**tags, SUMS_DIGEST: sums_digest, RUN_ID: run_id, WILL_BE_STATED: "yes"}
         with self._calls() as client:
-            _create_model(client, policy)
+            with present_is_fine():
+                client.create_registered_model(policy)
             source = f"{client.get_run(mlflow_run_id).info.artifact_uri}/{place}"
             version = _version(client.create_model_version(policy, source, run_id=mlflow_run_id, tags=tags))
         state_registered(self, version)
@@ -210,25 +210,13 @@ class Registry:
                 download_artifacts(artifact_uri=version.source, dst_path=str(target), tracking_uri=self.tracking_uri)
             )
 
-    @contextmanager
-    def _calls(self) -> Iterator[Any]:
-        with mlflow_client(self.tracking_uri) as client:
-            yield client
+    def _calls(self) -> AbstractContextManager[Any]:
+        return mlflow_client(self.tracking_uri)
 
 
 def _is_torn(version: PolicyVersion) -> bool:
     """Whether it was registered and what says so is missing: the process died in between, or it was deleted."""
     return WILL_BE_STATED in version.tags and if_valid(RegisteredStatement, version) is None
-
-
-def _create_model(client: Any, policy: str) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_registered_model(policy)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
 
 
 def _version(found: Any) -> PolicyVersion:
@@ -242,15 +230,6 @@ def _version(found: Any) -> PolicyVersion:
         source=found.source,
         created=created,
     )
-
-
-@contextmanager
-def _exclusive(policy: str) -> Iterator[None]:
-    """One registration of a policy at a time on this machine."""
-    lock = inside("locks", f"register-{policy}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock, timeout=600):
-        yield
 
 
 def _pages(search: Any, **arguments: Any) -> Iterator[Any]:

@@ -8,7 +8,6 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -37,6 +36,7 @@ def _used_by_commits(root: Path, cache: Path) -> set[str]:
     """What the work tree and every commit of every branch refer to, as DVC itself reckons."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
+    from scmrepo.noscm import NoSCM
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of every stage that has not run yet
     try:
@@ -44,18 +44,12 @@ def _used_by_commits(root: Path, cache: Path) -> set[str]:
             if Path(repo.cache.local.path).resolve() != cache.resolve():
                 # Shared by configuration: others may use what this project does not.
                 return {f"{path.parent.name}{path.name}".removesuffix(".dir") for path in cache.glob("??/*")}
-            has_git = not isinstance(repo.scm, _no_scm())
+            has_git = not isinstance(repo.scm, NoSCM)
             found = repo.used_objs(all_commits=has_git, all_branches=has_git, all_tags=has_git)
     except DvcException as error:
         raise ServiceError(f"DVC cannot say what its cache is used for: {error}; nothing was removed") from error
     objects = (one for hashes in found.values() for one in hashes)
     return {str(one.value).removesuffix(".dir") for one in objects if one and one.value}
-
-
-def _no_scm() -> type[Any]:
-    from scmrepo.noscm import NoSCM
-
-    return NoSCM
 
 
 def _used_by_runs() -> set[str]:

@@ -19,6 +19,7 @@ from loomrl.storage.upkeep.audit import AUDIT_SEGMENT, audit_garbage
 from loomrl.storage.upkeep.dvc_cache import cache_garbage
 from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home
+from loomrl.system.locks import is_held
 
 _FINISHED = ("promoted", "unchanged", "refused", "failed", "crashed")
 _KEPT_RUNS = 3  # the newest runs of a policy keep everything
@@ -78,7 +79,7 @@ def remove(found: list[Garbage]) -> None:
 
 def _checkpoints(oldest: float) -> Iterator[Garbage]:
     for folder in sorted((home() / "checkpoints").glob("*")):
-        if folder.is_dir() and _newest_change(folder) <= oldest and not _is_locked(folder / ".lock"):
+        if folder.is_dir() and _newest_change(folder) <= oldest and not is_held(folder / ".lock"):
             yield Garbage.of("checkpoints", folder, "no training has resumed from them lately")
 
 
@@ -118,13 +119,3 @@ def _downloads(registry: Registry) -> Iterator[Garbage]:
 
 def _newest_change(folder: Path) -> float:
     return max((path.lstat().st_mtime for path in (folder, *folder.rglob("*"))), default=0.0)
-
-
-def _is_locked(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        with FileLock(path, timeout=0):
-            return False
-    except Timeout:
-        return True

@@ -1,17 +1,15 @@
 """What a language policy is trained on in the gym, and how: `GymTrainingConfig`."""
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
 from loomrl.gym.curriculum import CurriculumConfig
 from loomrl.gym.domains import get_domain
 from loomrl.gym.facade import EnvironmentType
 from loomrl.gym.tasks import NUM_LEVELS
-from loomrl.system.schema import Section
+from loomrl.system.schema import ArgumentSection
 
 # Short prompts and answers: what a small policy that begins from nothing can learn.
 SHORT_KINDS: dict[str, tuple[str, ...]] = {
@@ -22,7 +20,7 @@ SHORT_KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-class GymTrainingConfig(Section):
+class GymTrainingConfig(ArgumentSection):
     """Settings of a training in the gym: domains, curriculum, limits of an episode, evaluation and checkpoints.
 
     Raises:
@@ -51,12 +49,6 @@ class GymTrainingConfig(Section):
     warm_start_accuracy: float = Field(default=0.2, ge=0.0, lt=1.0)  # of every domain, before reinforcement begins
     checkpoint_folder: Path | None = None
     checkpoint_interval: int = Field(default=10, ge=1)  # iterations
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(explain(error, GymTrainingConfig, "GymTrainingConfig")) from error
 
     @model_validator(mode="after")
     def _is_possible(self) -> "GymTrainingConfig":

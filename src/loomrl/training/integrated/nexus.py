@@ -7,26 +7,27 @@ results = await distributed_training.run_training_loop(max_iterations=100)
 """
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from loomrl.algorithms.registry import explain
 from loomrl.errors import ConfigError
 from loomrl.gym.facade import GymEnvironment
 from loomrl.gym.registered import RegisteredEnvironment
-from loomrl.system.schema import Section
+from loomrl.system.schema import ArgumentSection
 from loomrl.training.distributed.cluster import connected
 from loomrl.training.integrated import GymPPOIntegration, IntegrationResults
 from loomrl.training.integrated.players import Compression, RemotePlayers
 
 
-class NexusConfig(Section):
+class NexusConfig(ArgumentSection):
     """The settings of a `NexusWorker`.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
     """
+
+    CALLED: ClassVar[str] = "NexusWorker"
 
     num_workers: int = Field(default=2, ge=1)  # actors that play, of a CPU each
     address: str | None = Field(
@@ -34,12 +35,6 @@ class NexusConfig(Section):
     )  # of a head; None: a cluster is begun here
     hang_timeout_seconds: float = Field(default=300.0, gt=0)  # an actor that plays its share for longer is replaced
     compression: Compression = "none"  # of the weights that are sent
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(explain(error, NexusConfig, "NexusWorker")) from error
 
 
 class NexusWorker:

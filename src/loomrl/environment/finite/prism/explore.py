@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loomrl.environment.finite.kernels import intern, rehash
 from loomrl.environment.finite.model import FiniteModel, Ints, States
 from loomrl.environment.finite.prism.expressions import Value, evaluate, is_boolean
-from loomrl.environment.finite.prism.syntax import Branch, Command, Expression, Program, Variable
+from loomrl.environment.finite.prism.syntax import Branch, Command, Expression, Program, Variable, written_out
 from loomrl.errors import ConfigError
 
 _CHUNK = 65_536  # states of a front that are expanded together
@@ -91,17 +91,6 @@ def _typed(name: str, kind: str, value: Any) -> Value:
     if kind == "double" and array.dtype.kind in "if" and math.isfinite(float(array)):
         return float(array)
     raise ConfigError(f"constant {name!r} is {value!r}; a value of type {kind} is needed")
-
-
-def written_out(expression: Expression, formulas: Mapping[str, Expression], within: tuple[str, ...] = ()) -> Expression:
-    """The expression with its formulas in place of their names."""
-    if expression.op == "name" and expression.args[0] in formulas:
-        name = expression.args[0]
-        if name in within:
-            raise ConfigError(f"line {expression.line}: formula {name!r} is defined by itself")
-        return written_out(formulas[name], formulas, (*within, name))
-    args = tuple(written_out(arg, formulas, within) if isinstance(arg, Expression) else arg for arg in expression.args)
-    return Expression(expression.op, args, expression.line)
 
 
 @dataclass(frozen=True)

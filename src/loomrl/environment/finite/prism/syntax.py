@@ -8,6 +8,8 @@ from typing import Any
 
 from loomrl.errors import ConfigError
 
+Names = Mapping[str, str]  # other names, by the name in the text
+NO_NAMES: Names = {}
 OUT_OF_SCOPE = {
     "ctmc": "a continuous-time chain",
     "stochastic": "a continuous-time chain",
@@ -330,7 +332,7 @@ def _renamed(name: str, value: tuple[str, dict[str, str], int], found: dict[str,
             raise _Twice(f"line {line}: module {name!r} gives {variable.name!r} of {original!r} no new name")
 
     def again(expression: Any) -> Any:
-        return None if expression is None else _substituted(expression, names, found["formula"])
+        return None if expression is None else written_out(expression, found["formula"], names)
 
     variables = tuple(
         replace(one, name=names[one.name], low=again(one.low), high=again(one.high), initial=again(one.initial))
@@ -354,13 +356,21 @@ def _renamed(name: str, value: tuple[str, dict[str, str], int], found: dict[str,
     return Module(name, variables, commands)
 
 
-def _substituted(expression: Expression, names: Mapping[str, str], formulas: Mapping[str, Expression]) -> Expression:
-    if expression.op == "name":
-        name = expression.args[0]
-        if name in names:
-            return replace(expression, args=(names[name],))
-        if name in formulas:
-            return _substituted(formulas[name], names, formulas)
-        return expression
-    args = tuple(_substituted(arg, names, formulas) if isinstance(arg, Expression) else arg for arg in expression.args)
-    return replace(expression, args=args)
+def written_out(
+    expression: Expression, formulas: Mapping[str, Expression], names: Names = NO_NAMES, within: tuple[str, ...] = ()
+) -> Expression:
+    """The expression with its formulas in place of their names, and all else under the names it has in `names`.
+
+    Raises:
+        ConfigError: for a formula that is defined by itself; `within` are those that it is part of.
+    """
+    args = expression.args
+    if expression.op != "name":
+        parts = (written_out(arg, formulas, names, within) if isinstance(arg, Expression) else arg for arg in args)
+        return replace(expression, args=tuple(parts))
+    name = args[0]
+    if name in names:
+        return replace(expression, args=(names[name],))
+    if name in within:
+        raise ConfigError(f"line {expression.line}: formula {name!r} is defined by itself")
+    return written_out(formulas[name], formulas, names, (*within, name)) if name in formulas else expression

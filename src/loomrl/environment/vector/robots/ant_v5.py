@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from loomrl.environment.vector.robots.base import (
     Fields,
-    Info,
     Robot,
     StepOutcome,
     control_cost,
+    joint_state,
     normal_reset,
-    plane_distance,
+    plane_info,
 )
 from loomrl.types import FloatArray
 
@@ -23,11 +23,10 @@ def _contact_forces(bare: Any, now: Fields) -> FloatArray:
 
 
 def _observe(bare: Any, now: Fields) -> FloatArray:
-    skipped = 2 * int(bare._exclude_current_positions_from_observation)
-    parts = [now["qpos"][:, skipped:], now["qvel"]]
-    if bare._include_cfrc_ext_in_observation:
-        parts.append(_contact_forces(bare, now)[:, 1:].reshape(len(parts[0]), -1))
-    return np.concatenate(parts, axis=1)
+    state = joint_state(bare, now, num_excluded=2)
+    if not bare._include_cfrc_ext_in_observation:
+        return state
+    return np.concatenate([state, _contact_forces(bare, now)[:, 1:].reshape(len(state), -1)], axis=1)
 
 
 def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
@@ -39,7 +38,7 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     control = control_cost(bare, actions)
     squares = np.square(_contact_forces(bare, after)).reshape(len(actions), -1)
     contact = bare._contact_cost_weight * np.sum(squares, axis=1)
-    info = _reset_info(bare, after) | {
+    info = plane_info(bare, after) | {
         "x_velocity": velocity[:, 0],
         "y_velocity": velocity[:, 1],
         "reward_forward": forward,
@@ -57,18 +56,11 @@ def _healthy(bare: Any, now: Fields) -> NDArray[np.bool_]:
     return np.asarray(finite & (low <= now["qpos"][:, 2]) & (now["qpos"][:, 2] <= high))
 
 
-def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
-    xy = now["qpos"][:, :2]
-    return {"x_position": xy[:, 0], "y_position": xy[:, 1], "distance_from_origin": plane_distance(xy)}
-
-
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
-        reset=normal_reset,
-        observe=_observe,
-        outcome=_outcome,
-        reset_info=_reset_info,
-        fields=("qpos", "qvel", "xpos", "cfrc_ext"),
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.ant_v5:AntEnv",
+    reset=normal_reset,
+    observe=_observe,
+    outcome=_outcome,
+    reset_info=plane_info,
+    fields=("qpos", "qvel", "xpos", "cfrc_ext"),
 )

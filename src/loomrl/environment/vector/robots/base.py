@@ -52,6 +52,18 @@ def normal_reset(bare: Any, rng: np.random.Generator) -> tuple[FloatArray, Float
     return qpos, bare.init_qvel + scale * rng.standard_normal(bare.model.nv)
 
 
+def joint_state(bare: Any, now: Fields, num_excluded: int = 1) -> FloatArray:
+    """Positions, without the first `num_excluded` where these are not observed, and velocities."""
+    skipped = num_excluded * int(bare._exclude_current_positions_from_observation)
+    return np.concatenate([now["qpos"][:, skipped:], now["qvel"]], axis=1)
+
+
+def plane_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
+    """The info of a reset: where B robots are on the plane, (B,) each, in metres."""
+    xy = now["qpos"][:, :2]
+    return {"x_position": xy[:, 0], "y_position": xy[:, 1], "distance_from_origin": _distance(xy)}
+
+
 def control_cost(bare: Any, actions: NDArray[Any]) -> NDArray[Any]:
     """Weighted sums (B,) of squared actions, in the actions' dtype as in Gymnasium."""
     cost: NDArray[Any] = bare._ctrl_cost_weight * np.sum(np.square(actions), axis=1)
@@ -64,7 +76,7 @@ def inside(values: FloatArray, limits: tuple[float, float]) -> NDArray[np.bool_]
     return np.asarray((low < values) & (values < high))
 
 
-def plane_distance(xy: FloatArray) -> FloatArray:
+def _distance(xy: FloatArray) -> FloatArray:
     """Distances (B,) of points (B, 2) from the origin, each as `numpy.linalg.norm` computes it for one."""
     return np.array([np.linalg.norm(point, ord=2) for point in xy])
 

@@ -5,13 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.environment.vector.robots.base import Fields, Info, Robot, StepOutcome, control_cost, normal_reset
-from loomrl.types import FloatArray
-
-
-def _observe(bare: Any, now: Fields) -> FloatArray:
-    skipped = int(bare._exclude_current_positions_from_observation)
-    return np.concatenate([now["qpos"][:, skipped:], now["qvel"]], axis=1)
+from loomrl.environment.vector.robots.base import (
+    Fields,
+    Info,
+    Robot,
+    StepOutcome,
+    control_cost,
+    joint_state,
+    normal_reset,
+)
 
 
 def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
@@ -27,12 +29,10 @@ def _reset_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
     return {"x_position": now["qpos"][:, 0]}
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
-        reset=normal_reset,
-        observe=_observe,
-        outcome=_outcome,
-        reset_info=_reset_info,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+    reset=normal_reset,
+    observe=joint_state,
+    outcome=_outcome,
+    reset_info=_reset_info,
 )

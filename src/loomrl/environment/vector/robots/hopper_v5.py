@@ -16,12 +16,10 @@ def _healthy(bare: Any, now: Fields) -> NDArray[np.bool_]:
     return np.asarray(steady & inside(z, bare._healthy_z_range) & inside(angle, bare._healthy_angle_range))
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.hopper_v5:HopperEnv",
-        reset=uniform_reset,
-        observe=observe,
-        outcome=forward_outcome(_healthy),
-        reset_info=reset_info,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.hopper_v5:HopperEnv",
+    reset=uniform_reset,
+    observe=observe,
+    outcome=forward_outcome(_healthy),
+    reset_info=reset_info,
 )

@@ -34,12 +34,10 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     return StepOutcome(alive - distance - velocity, terminated, info)
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.inverted_double_pendulum_v5:InvertedDoublePendulumEnv",
-        reset=normal_reset,
-        observe=_observe,
-        outcome=_outcome,
-        fields=("qpos", "qvel", "site_xpos", "qfrc_constraint"),
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.inverted_double_pendulum_v5:InvertedDoublePendulumEnv",
+    reset=normal_reset,
+    observe=_observe,
+    outcome=_outcome,
+    fields=("qpos", "qvel", "site_xpos", "qfrc_constraint"),
 )

@@ -20,11 +20,9 @@ def _outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) ->
     return StepOutcome(survive.astype(np.float64), terminated, {"reward_survive": survive})
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.inverted_pendulum_v5:InvertedPendulumEnv",
-        reset=uniform_reset,
-        observe=_observe,
-        outcome=_outcome,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.inverted_pendulum_v5:InvertedPendulumEnv",
+    reset=uniform_reset,
+    observe=_observe,
+    outcome=_outcome,
 )

@@ -21,10 +21,8 @@ def _limited(robot: Robot, name: str) -> Robot:
     return replace(robot, entry_point=f"loomrl.gym.velocity:{name}", outcome=outcome)
 
 
-ROBOTS = (
-    _limited(ant_v5.ROBOTS[0], "AntVelocity"),
-    _limited(half_cheetah_v5.ROBOTS[0], "HalfCheetahVelocity"),
-    _limited(hopper_v5.ROBOTS[0], "HopperVelocity"),
-    _limited(swimmer_v5.ROBOTS[0], "SwimmerVelocity"),
-    _limited(walker2d_v5.ROBOTS[0], "Walker2dVelocity"),
-)
+ANT = _limited(ant_v5.ROBOT, "AntVelocity")
+HALF_CHEETAH = _limited(half_cheetah_v5.ROBOT, "HalfCheetahVelocity")
+HOPPER = _limited(hopper_v5.ROBOT, "HopperVelocity")
+SWIMMER = _limited(swimmer_v5.ROBOT, "SwimmerVelocity")
+WALKER = _limited(walker2d_v5.ROBOT, "Walker2dVelocity")

@@ -60,12 +60,10 @@ def _healthy(bare: Any, now: Fields) -> NDArray[np.bool_]:
     return np.asarray(inside(z, bare._healthy_z_range) & inside(angle, bare._healthy_angle_range))
 
 
-ROBOTS = (
-    Robot(
-        entry_point="gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
-        reset=uniform_reset,
-        observe=observe,
-        outcome=forward_outcome(_healthy),
-        reset_info=reset_info,
-    ),
+ROBOT = Robot(
+    entry_point="gymnasium.envs.mujoco.walker2d_v5:Walker2dEnv",
+    reset=uniform_reset,
+    observe=observe,
+    outcome=forward_outcome(_healthy),
+    reset_info=reset_info,
 )

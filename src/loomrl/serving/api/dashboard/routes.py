@@ -13,7 +13,7 @@ from loomrl.system.http.guard import NO_TOKENS, OBSERVER, check_operator, holder
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.routing import Route
 from loomrl.system.http.tokens import OBSERVE, OPERATE
-from loomrl.system.schema import Document
+from loomrl.system.schema import Document, first_problem
 
 PAGE = "index.html"
 _TYPES = {"html": b"text/html; charset=utf-8", "js": b"text/javascript; charset=utf-8"}
@@ -74,7 +74,7 @@ class Dashboard:
         try:
             after = Since.model_validate({name: values[-1] for name, values in query.items()}, strict=False).after
         except ValidationError as error:
-            raise Problem(400, f"{error.errors()[0]['loc'][0]}: {error.errors()[0]['msg']}") from error
+            raise Problem(400, first_problem(error)) from error
         response = as_json({**document(self._context, after), "you": self._viewer(scope)})
         response.headers.update({"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"})
         return response

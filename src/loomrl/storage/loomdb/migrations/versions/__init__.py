@@ -1,1 +1,0 @@
-"""Alembic's migrations, shipped with the package."""

@@ -1,0 +1,17 @@
+"""Walks through what refers to more of its kind."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def reachable(first: Iterable[T], following: Callable[[T], Iterable[T]]) -> list[T]:
+    """All that `first` leads to, itself included, as it was found; `following` is asked once about each."""
+    found = dict.fromkeys(first)
+    waiting = list(found)
+    while waiting:
+        new = [one for one in dict.fromkeys(following(waiting.pop())) if one not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return list(found)
