@@ -132,23 +132,20 @@ class PairReader:
         if self._mirrors_itself:
             self._pairs.append((record, record))
             return
-        mirror = self._waiting.pop(record["decision_id"], None)
-        if mirror is None:
-            self._wait(record)
-        else:
-            self._pairs.append((record, mirror))
+        self._join(record)
 
     def _take_mirror(self, record: Record) -> None:
         if record["error"] is not None:
             self.num_errors += 1
             return
-        decision = self._waiting.pop(record["decision_id"], None)
-        if decision is None:
-            self._wait(record)
-        else:
-            self._pairs.append((decision, record))
+        self._join(record)
 
-    def _wait(self, record: Record) -> None:
+    def _join(self, record: Record) -> None:
+        """Pair a decision or a mirror with its other half, or keep it until that comes."""
+        other = self._waiting.pop(record["decision_id"], None)
+        if other is not None:
+            self._pairs.append((record, other) if record["kind"] == DECISION else (other, record))
+            return
         self._waiting[record["decision_id"]] = record
         if len(self._waiting) > _REMEMBERED:
             self._waiting.popitem(last=False)

@@ -13,7 +13,6 @@ Each line on its standard output is an object with `wanted` (a version it must k
 monitors); an empty one says that it is at work.
 """
 
-import argparse
 import gc
 import logging
 import os
@@ -250,17 +249,15 @@ def _read(path: Path) -> tuple[dict[str, ChainPosition], StreamState]:
 
 
 def main(arguments: list[str]) -> None:
-    """Watch until the input says so, or ends."""
-    parser = argparse.ArgumentParser(prog="python -m loomrl.serving.guardian.child", description=__doc__)
-    parser.add_argument("--policy", required=True)
-    parser.add_argument("--name", required=True, help="of the file it keeps its evidence in")
-    parser.add_argument("--parent", type=int, required=True, help="process id of who started it")
-    options = parser.parse_args(arguments)
-    follow_parent(options.parent)
+    """Watch until the input says so, or ends. The arguments are the policy, the name of the file it keeps its evidence
+    in, and the process id of who started it.
+    """
+    policy, name, parent = arguments
+    follow_parent(int(parent))
     os.nice(_NICENESS)
     gc.freeze()
     gc.set_threshold(_GARBAGE)
-    Watcher(options.policy, options.name, sys.stdin.fileno()).run()
+    Watcher(policy, name, sys.stdin.fileno()).run()
 
 
 if __name__ == "__main__":

@@ -166,8 +166,7 @@ class Guardian:
             self._send_updates()
 
     def _begin(self) -> None:
-        command = [sys.executable, "-m", "loomrl.serving.guardian.child", "--policy", self._policy]
-        command += ["--name", self._name, "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", "loomrl.serving.guardian.child", self._policy, self._name, str(os.getpid())]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._half, self._following, self._triggered = b"", None, set()
         self._begun = self._heard = time.monotonic()

@@ -4,7 +4,6 @@ Only `loomrl.serving.mirror.process` starts it. Each line on its standard input 
 then on; where the input ends, it finishes what is on record and ends too.
 """
 
-import argparse
 import gc
 import logging
 import os
@@ -299,19 +298,18 @@ def _shadow(policy: str, names: _Json, version: str, **fields: Any) -> _Json:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a shadow; the exit code is 0 when its input ended, else the error's."""
-    parser = argparse.ArgumentParser(prog="python -m loomrl.serving.mirror.child", description=__doc__)
-    parser.add_argument("--policy", required=True)
-    parser.add_argument("--server", required=True, help="name of the acting server's chain")
-    parser.add_argument("--state", type=int, required=True, help="file descriptor of the page of state")
-    parser.add_argument("--backlog-bytes", type=int, required=True, help="how far behind the log it may be")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the server")
-    options = parser.parse_args(arguments)
-    follow_parent(options.parent)
+    """Run a shadow; the exit code is 0 when its input ended, else the error's.
+
+    The arguments are the policy, the name of the acting server's chain, the file descriptor of the page of state, how
+    many bytes behind the log it may be, and the server's process id.
+    """
+    policy, server = arguments[:2]
+    state_handle, backlog_bytes, parent = map(int, arguments[2:])
+    follow_parent(parent)
     gc.set_threshold(_GARBAGE)
-    page = StatePage(options.state)
+    page = StatePage(state_handle)
     try:
-        Mirror(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
+        Mirror(policy, server, page, sys.stdin.fileno(), backlog_bytes).run()
     except Exception as error:  # whatever it is, the server is told
         log.error("the shadow ends: %s", error, exc_info=not isinstance(error, LoomRLError))
         state = page.read()
