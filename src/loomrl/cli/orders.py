@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from loomrl.cli.output import AsJson
 from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
 
@@ -29,7 +30,6 @@ Person = Annotated[str | None, typer.Option(help="Who; default: the user's name.
 Server = Annotated[
     str | None, typer.Option("--server", help="URL of a running server; without it the file servers follow is changed.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def register(app: typer.Typer) -> None:
