@@ -1,7 +1,7 @@
 """Decisions and their mirrors, read from the server's audit records."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,15 +104,13 @@ class PairReader:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def read(self, on_page: Callable[[int], None] | None = None) -> int:
+    def read(self) -> int:
         """Read everything new; returns how many pairs there are now."""
         for worker, after in self._after.items():
             while page := self._client.shadow_records(after[DECISION], after[SHADOW], worker):
                 for record in page:
                     after[record["kind"]] = int(record["sequence"])
                     self._take(record)
-                if on_page is not None:
-                    on_page(len(self._pairs))
         return len(self._pairs)
 
     def _take(self, record: Record) -> None:

@@ -6,7 +6,6 @@ then on; where the input ends, it finishes what is on record and ends too.
 
 import gc
 import logging
-import os
 import sys
 import time
 from collections import deque
@@ -30,7 +29,7 @@ from loomrl.storage.audit.following import ChainFollower
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable, audit_folder
 from loomrl.storage.audit.records import SHADOW, digest, record, shadows
 from loomrl.system.lifetime import follow_parent
-from loomrl.system.pipes import is_readable
+from loomrl.system.pipes import LineReader
 
 log = logging.getLogger(__name__)
 _BATCH = 256  # decisions in hand, when so many wait
@@ -45,7 +44,7 @@ class Mirror:
     """Follows the acting server's chain; what challengers would have done goes into a chain of its own."""
 
     def __init__(self, policy: str, server: str, page: StatePage, control: int, backlog_bytes: int) -> None:
-        self._page, self._control, self._backlog_bytes = page, control, backlog_bytes
+        self._page, self._control, self._backlog_bytes = page, LineReader(control), backlog_bytes
         self._state = page.read()
         followed = audit_folder(policy) / server
         self._audit = AuditLog(policy, shadow_folder(followed).name)
@@ -53,7 +52,6 @@ class Mirror:
         self._entries: deque[_Json] = deque()  # records that were read and not looked at
         self._challengers: dict[int, ServedPolicy] = {}
         self._memories: dict[str, Memories] = {}  # by version
-        self._heard, self._ended = b"", False  # of a line that is not whole; whether there will be another
         self._synced = time.monotonic()
 
     def run(self) -> None:
@@ -64,7 +62,7 @@ class Mirror:
         """
         self._read_server(None)
         pause = _SHORTEST_PAUSE
-        while (busy := self._decide_next()) or not self._ended:
+        while (busy := self._decide_next()) or not self._control.has_ended:
             pause = _SHORTEST_PAUSE if busy else min(2 * pause, _LONGEST_PAUSE)
             self._read_server(0 if busy else pause)
             if time.monotonic() - self._synced >= _SYNC_SECONDS:
@@ -76,12 +74,7 @@ class Mirror:
 
     def _read_server(self, seconds: float | None) -> None:
         """Wait at most so many seconds for messages of the server, without a limit for None, and carry them out."""
-        if self._ended or not is_readable(self._control, seconds):
-            return
-        data = os.read(self._control, 65_536)
-        self._ended = not data
-        *lines, self._heard = (self._heard + data).split(b"\n")
-        for line in lines:
+        for line in self._control.read(seconds):
             told = orjson.loads(line)
             if told["failed"] is not None:
                 self._record_failure(**told["failed"])
