@@ -17,7 +17,7 @@ def test_processes_share_what_an_agent_has(tmp_path: Path) -> None:
     assert [limiter.take(["a"]) for limiter in (one, other, one)] == [None] * 3
     refusal = other.take(["a"])
     assert refusal is not None
-    assert (refusal.agent_id, refusal.num_unreported) == ("a", 1)
+    assert (refusal.who, refusal.num_unreported) == ("a", 1)
     assert 990 < refusal.retry_after_seconds <= 1_000
     assert other.take(["b", "b", "b"]) is None
 

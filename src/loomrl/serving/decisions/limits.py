@@ -67,11 +67,6 @@ class RateRefusal:
     retry_after_seconds: float  # infinite for more at once than the burst
     num_unreported: int  # refusals since the last reported one; 0 when this one need not be reported
 
-    @property
-    def agent_id(self) -> str | None:
-        """The id of the agent whose own limit was exceeded; None where the limit is a token's or that of all agents."""
-        return self.who if isinstance(self.who, str) else None
-
 
 class RateLimiter:
     """`rate` tokens a second and agent, at most `burst` saved up; `token_rate` for all who show one token, and
