@@ -1,4 +1,4 @@
-"""How one server runs, and where it finds policies: each field is an option of `loomrl serve`."""
+"""How one server runs, and where it finds policies; what is annotated as an option is one of `loomrl serve`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

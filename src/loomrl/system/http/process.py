@@ -38,7 +38,7 @@ class ServiceProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._temporary = tempfile.TemporaryDirectory(prefix=f"loomrl-{self.arguments[-1]}-")
+        self._temporary = tempfile.TemporaryDirectory(prefix="loomrl-server-")
         self.folder = Path(self._temporary.name)  # the server's own, removed after the block
         self._log = self.folder / "log"
         try:
