@@ -14,8 +14,8 @@ from inside import Inside
 from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ConfigError
-from loomrl.serving.decisions.requests import MAX_ROWS, flat, leading_shape, shown
-from loomrl.serving.settings import ServerSettings
+from loomrl.serving.decisions.requests import flat, leading_shape, shown
+from loomrl.serving.settings import MAX_ROWS, ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.records import DECISION, FULL_BATCH
 

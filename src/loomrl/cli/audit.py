@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson
 from loomrl.system.plain import on_one_line
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 audit_app = typer.Typer(help="Read, verify and recompute the record of every decision.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 AnyPolicy = Annotated[str | None, typer.Option("--policy", help="Only this policy's; all if left out.")]
 
 

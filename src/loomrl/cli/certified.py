@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the top level."""
@@ -16,7 +18,7 @@ def verify(
     prop: Annotated[Path, typer.Option("--property", help="What must not happen, in VNN-LIB 1.0.")],
     timeout: Annotated[float, typer.Option(min=1, help="Seconds, from reading on.")] = 60.0,
     output: Annotated[str | None, typer.Option(help="The graph's output Y is about; its first, if left out.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Does some input of a region break a property? Prints sat with that input, unsat, unknown or timeout."""
     from loomrl.safety.certified.verify import verify as ask

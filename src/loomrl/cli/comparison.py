@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loomrl.cli.output import table_of
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -58,19 +60,15 @@ def _print(found: "VersionComparison") -> None:
 
 
 def _live_table(found: "VersionComparison") -> "Table":
-    from rich.table import Table
-
     live = found.live
     title = f"{found.policy}: version {live.challenger_version} beside {live.champion_version}, live"
-    table = Table(title=title, title_justify="left")
     together = f"difference, {live.confidence:.0%} together"
-    for column in ("quantity", "champion", "challenger", "agents", "unfinished", together, "finding"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for one in live.differences:
         means = (_number(one.champion_mean), _number(one.challenger_mean))
         agents, bounds = f"{one.num_champion} + {one.num_challenger}", f"{one.low:+.4g} to {one.high:+.4g}"
-        table.add_row(one.quantity, *means, agents, str(one.num_unfinished), bounds, one.finding)
-    return table
+        rows.append((one.quantity, *means, agents, str(one.num_unfinished), bounds, one.finding))
+    return table_of(("quantity", "champion", "challenger", "agents", "unfinished", together, "finding"), rows, title)
 
 
 def _live_lines(found: "VersionComparison") -> list[str]:
@@ -80,17 +78,13 @@ def _live_lines(found: "VersionComparison") -> list[str]:
 
 
 def _off_policy_table(report: "OffPolicyReport") -> "Table":
-    from rich.table import Table
-
     title = f"what version {report.challenger_version} would earn, by the log of {report.champion_version}"
-    table = Table(title=title, title_justify="left")
-    for column in ("estimator", "mean return", "standard error", f"lower {report.confidence:.0%} bound"):
-        table.add_column(column, overflow="fold")
+    rows = []
     for one in report.estimates:
         low = _number(one.low) if one.low is not None else one.no_bound
         value = "refused" if one.refused else _number(one.value)
-        table.add_row(one.estimator, value, _number(one.standard_error), one.refused or low)
-    return table
+        rows.append((one.estimator, value, _number(one.standard_error), one.refused or low))
+    return table_of(("estimator", "mean return", "standard error", f"lower {report.confidence:.0%} bound"), rows, title)
 
 
 def _off_policy_lines(report: "OffPolicyReport") -> list[str]:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson, print_table
+
 if TYPE_CHECKING:
     from loomrl.environment.config import EnvironmentConfig
 
 app = typer.Typer(help="Register, check, snapshot, verify and restore environments.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 Target = Annotated[str, typer.Argument(help="A policy's config file, a Gymnasium id, or a registered name.")]
 Reference = Annotated[str, typer.Argument(help="A folder with a snapshot, or the digest of a kept one.")]
 EntryPoint = Annotated[str | None, typer.Option(help="`module:Class` of an environment registered nowhere.")]
@@ -28,7 +29,7 @@ def register(
     reward_threshold: Annotated[float | None, typer.Option(help="The return that counts as a success.")] = None,
     kwargs: Annotated[str, typer.Option(help="The constructor's arguments, as a JSON object.")] = "{}",
     path: CodeFolder = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Register an environment in LoomDB, its source included."""
     from loomrl.environment.registry import register_environment
@@ -46,7 +47,7 @@ def register(
 def unregister(
     name: Annotated[str, typer.Argument(help="As it was registered.")],
     version: Annotated[str, typer.Option(help="Which version.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take back a registration of which there is no snapshot."""
     from loomrl.environment.registry import unregister_environment
@@ -59,7 +60,7 @@ def unregister(
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List registered environments and recorded snapshots."""
     from loomrl.storage.loomdb.database import LoomDB
 
@@ -74,9 +75,9 @@ def list_(as_json: Json = False) -> None:
         )
         return
     rows = [[item.name, item.version, item.entry_point, item.source_digest[:12]] for item in environments]
-    _print_table("Registered environments", ["name", "version", "entry point", "source"], rows)
+    print_table(["name", "version", "entry point", "source"], rows, "Registered environments")
     rows = [[item.digest[:12], item.name, item.version, f"{item.created:%Y-%m-%d %H:%M}"] for item in snapshots]
-    _print_table("Snapshots", ["digest", "name", "version", "recorded (UTC)"], rows)
+    print_table(["digest", "name", "version", "recorded (UTC)"], rows, "Snapshots")
 
 
 @app.command()
@@ -85,7 +86,7 @@ def snapshot(
     entry_point: EntryPoint = None,
     path: CodeFolder = None,
     version: Version = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take a snapshot, keep it under LOOMRL_HOME and record it in LoomDB."""
     import tempfile
@@ -104,7 +105,7 @@ def snapshot(
 
 
 @app.command()
-def show(reference: Reference, as_json: Json = False) -> None:
+def show(reference: Reference, as_json: AsJson = False) -> None:
     """Show what a snapshot records: interface, code and sampled dynamics."""
     from loomrl.environment.snapshots.snapshot import load_snapshot
     from loomrl.environment.snapshots.store import find_snapshot
@@ -122,7 +123,7 @@ def verify(
     reference: Reference,
     config: Annotated[Path | None, typer.Option(help="The policy's config the snapshot belongs to.")] = None,
     path: CodeFolder = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what changed since a snapshot was taken; ends with 1 when something did."""
     from loomrl.environment.snapshots.store import find_snapshot
@@ -135,7 +136,7 @@ def verify(
         _print_json({**report.to_json(), "changed": report.changed, "unchanged": report.unchanged})
     else:
         rows = [[aspect, "\n".join(getattr(report, aspect)) or "unchanged"] for aspect in ASPECTS]
-        _print_table(f"{report.name} {report.version}, snapshot {report.digest[:12]}", ["", "compared with now"], rows)
+        print_table(["", "compared with now"], rows, f"{report.name} {report.version}, snapshot {report.digest[:12]}")
         for remark in report.remarks:
             typer.echo(remark)
     if not report.unchanged:
@@ -146,7 +147,7 @@ def verify(
 def restore(
     reference: Reference,
     folder: Annotated[Path, typer.Argument(help="A folder to make; the code goes to its `source`.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a snapshot to a folder and unpack its source there."""
     from loomrl.environment.snapshots.store import copy_snapshot, find_snapshot
@@ -170,7 +171,7 @@ def check(
     entry_point: EntryPoint = None,
     path: CodeFolder = None,
     version: Version = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the conformance suite; ends with 1 when it finds an error."""
     from loomrl.environment.check import check_environment
@@ -191,7 +192,7 @@ def check(
         typer.echo(f"{config.id} conforms")
     else:
         rows = [[finding.severity, finding.name, f"{finding.problem}\n{finding.fix}"] for finding in findings]
-        _print_table(config.id, ["", "check", "what is wrong, and the fix"], rows)
+        print_table(["", "check", "what is wrong, and the fix"], rows, config.id)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
 
@@ -265,17 +266,4 @@ def _print_snapshot(document: dict[str, Any], folder: Path) -> None:
         ["dynamics", f"{dynamics['exact']} ({dynamics['num_episodes']} episodes, {dynamics['num_steps']} steps)"],
         ["folder", str(folder)],
     ]
-    _print_table(f"{spec['name']} {spec['version']}", ["", "snapshot"], rows)
-
-
-def _print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    print_table(["", "snapshot"], rows, f"{spec['name']} {spec['version']}")

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson
+
 app = typer.Typer(help="Model checking: finite models, chains of policies, shields.", no_args_is_help=True)
 
 Model = Annotated[
@@ -23,7 +25,7 @@ def check(
     policy: PolicyFolder = None,
     constant: Constants = None,
     storm: Annotated[bool, typer.Option(help="Ask Storm for a second opinion (pip install 'loomrl[storm]').")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decide a property. Ends with 1 when it does not hold, or lies too close to its limit to say."""
     from loomrl.environment.finite.prism.syntax import read_property, written_out

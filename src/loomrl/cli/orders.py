@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from loomrl.cli.output import AsJson
 from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
 
@@ -29,7 +30,6 @@ Person = Annotated[str | None, typer.Option(help="Who; default: the user's name.
 Server = Annotated[
     str | None, typer.Option("--server", help="URL of a running server; without it the file servers follow is changed.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -172,7 +172,7 @@ def split(
         shares = {name: share for name, share in {**plan["split"], version: fraction}.items() if share}
         return {"split": shares, "experiment": experiment or plan["experiment"]}
 
-    _print_plan(_change_plan(policy, server, change, person, reason), server, as_json)
+    _change_plan(policy, server, change, person, reason, as_json)
 
 
 @plan_app.command("challengers")
@@ -188,7 +188,7 @@ def challengers(
 ) -> None:
     """Have these versions decide in shadow, besides the registry's challenger."""
     changes = {"challengers": versions or []}
-    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), server, as_json)
+    _change_plan(policy, server, lambda _: changes, person, reason, as_json)
 
 
 @plan_app.command("fallback")
@@ -204,7 +204,7 @@ def fallback(
     """Say what decides where the policy must not or cannot; with neither action nor version, nothing does."""
     named = {"action": None if action is None else _parse_action(action), "version": version}
     changes = {"fallback": None if action is None and version is None else named}
-    _print_plan(_change_plan(policy, server, lambda _: changes, person, reason), server, as_json)
+    _change_plan(policy, server, lambda _: changes, person, reason, as_json)
 
 
 def _read_plan(policy: str, server: str | None) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _read_plan(policy: str, server: str | None) -> dict[str, Any]:
     return _shared(policy).describe_plan()
 
 
-def _change_plan(policy: str, server: str | None, change: Any, person: str | None, reason: str) -> dict[str, Any]:
+def _change_plan(policy: str, server: str | None, change: Any, person: str | None, reason: str, as_json: bool) -> None:
     """Replace the plan by what `change` makes of it; refused where somebody else changed it meanwhile."""
     by = {"person": person or _user(), "reason": reason}
     if server is not None:
@@ -224,18 +224,17 @@ def _change_plan(policy: str, server: str | None, change: Any, person: str | Non
 
         with PolicyClient(server) as client:
             found = client.plan()
-            return client.set_plan(**{**found["plan"], **change(found["plan"]), **by, "revision": found["revision"]})
-    from loomrl.serving.controls.plan import Plan
+            wanted = {**found["plan"], **change(found["plan"]), **by}
+            found = client.set_plan(**wanted, revision=found["revision"])
+    else:
+        from loomrl.serving.controls.plan import Plan
 
-    controls = _shared(policy)
-    found = controls.describe_plan()
-    plan = _validated(Plan, {**found["plan"], **change(found["plan"]), **by})
-    controls.set_plan(plan, _actor(), found["revision"])
-    _share(controls)
-    return controls.describe_plan()
-
-
-def _print_plan(found: dict[str, Any], server: str | None, as_json: bool) -> None:
+        controls = _shared(policy)
+        found = controls.describe_plan()
+        plan = _validated(Plan, {**found["plan"], **change(found["plan"]), **by})
+        controls.set_plan(plan, _actor(), found["revision"])
+        _share(controls)
+        found = controls.describe_plan()
     if as_json:
         _print_json(found)
     else:

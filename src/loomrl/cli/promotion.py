@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson
+
 app = typer.Typer(help="Versions of policies: who acts, why, and where they came from.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="A policy's name, for example cartpole.")]
 Reference = Annotated[str, typer.Argument(metavar="POLICY[@VERSION|@ALIAS]", help="For example cartpole@champion.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run in the state `waiting`.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who decides.")]
 Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")]
 

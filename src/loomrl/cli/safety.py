@@ -5,14 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
+from loomrl.cli.output import AsJson, print_table
+
 app = typer.Typer(help="Safety cases: show, check, replay.", no_args_is_help=True)
 
 CaseArgument = Annotated[Path, typer.Argument(metavar="CASE", help="case.json, or the folder it lies in.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.command()
-def show(case: CaseArgument, as_json: JsonOption = False) -> None:
+def show(case: CaseArgument, as_json: AsJson = False) -> None:
     """Print a case's claims and the gate's decision."""
     from loomrl.safety.case.document import read_case
 
@@ -30,7 +31,7 @@ def check(
         Path | None, typer.Option(help="The policy's config; by default configs/POLICY.yaml of this project.")
     ] = None,
     digests_only: Annotated[bool, typer.Option("--digests-only", help="Examine no claim again.")] = False,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check digests, decision and signature, and examine every claim again. Exit code 3 when anything differs.
 
@@ -144,7 +145,7 @@ def replay(
     policy: Annotated[
         Path | None, typer.Option(help="The policy's folder; by default `training` beside the case's folder.")
     ] = None,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play a refuted claim's counterexample again. Exit code 3 when the failure does not come back."""
     from loomrl.errors import ArtifactError
@@ -164,7 +165,7 @@ def replay(
 
 
 @app.command()
-def controls(case: CaseArgument, as_json: JsonOption = False) -> None:
+def controls(case: CaseArgument, as_json: AsJson = False) -> None:
     """List the controls of standards with their evidence in a case, or the command that shows them in operation."""
     from loomrl.safety.case.document import read_case
     from loomrl.safety.controls import known_controls
@@ -183,7 +184,7 @@ def controls(case: CaseArgument, as_json: JsonOption = False) -> None:
         _print_json(listed)
         return
     rows = [[one["control"], ", ".join(one["evidence"]) or one["operation"] or "nothing"] for one in listed]
-    _print_table("control", "shown by", rows=rows)
+    print_table(["control", "shown by"], rows)
 
 
 @app.command()
@@ -195,7 +196,7 @@ def schema() -> None:
 
 
 @app.command()
-def checks(as_json: JsonOption = False) -> None:
+def checks(as_json: AsJson = False) -> None:
     """List the safety checks found in this installation, with the settings each accepts."""
     from loomrl.safety.registry import find_checks
 
@@ -211,7 +212,7 @@ def checks(as_json: JsonOption = False) -> None:
     if as_json:
         _print_json(found)
         return
-    _print_table("check", "stage", "settings", rows=[[c["name"], c["stage"], _settings(c["settings"])] for c in found])
+    print_table(["check", "stage", "settings"], [[c["name"], c["stage"], _settings(c["settings"])] for c in found])
 
 
 def _settings(values: Any) -> str:
@@ -234,25 +235,13 @@ def _print_claims(case: Any) -> None:
     for claim in case.claims:
         name = claim.id if claim.mandatory else f"{claim.id} (optional)"
         rows.append([name, _verdict(claim), claim.finding])
-    _print_table("claim", "verdict", "finding", rows=rows)
+    print_table(["claim", "verdict", "finding"], rows)
     for claim in case.claims:
         if claim.counterexample:
             typer.echo(f"{claim.id}: {claim.counterexample.description}")
             typer.echo(f"  replay: {claim.counterexample.replay_command}")
     typer.echo(f"{tally(case.claims)}")
     typer.echo(f"gate: {'passed' if case.decision.passed else 'blocked'}: {case.decision.reason}")
-
-
-def _print_table(*columns: str, rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
 
 
 def _print_json(value: Any) -> None:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loomrl.cli.output import AsJson, table_of
+
 if TYPE_CHECKING:
     from loomrl.storage.upkeep.backup import BackupReport
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+_MOST_SHOWN = 50  # items
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +49,12 @@ def gc(
         items = [item.to_json() for item in found]
         typer.echo(json.dumps({"removed": yes, "num_bytes": total, "items": items}, indent=2))
         return
-    console = Console()
-    _print_garbage(console, [(item.kind, item.path, item.num_bytes, item.reason) for item in found])
+    console, columns = Console(), ("kind", "path", "size", "why nothing needs it")
+    if found:
+        rows = [(item.kind, item.path, _size(item.num_bytes), item.reason) for item in found[:_MOST_SHOWN]]
+        console.print(table_of(columns, rows), highlight=False)
+    if len(found) > _MOST_SHOWN:
+        console.print(f"... and {len(found) - _MOST_SHOWN} more; --json lists all", highlight=False)
     done = f"removed {len(found)} items, {_size(total)} freed" if yes else f"{_size(total)} could be freed: add --yes"
     console.print(done if found else "nothing to remove", highlight=False)
 
@@ -76,24 +83,6 @@ def _print_backup(report: "BackupReport") -> None:
         f"{report.num_files} files, {_size(report.num_bytes)}, {report.num_versions} versions, verified, in "
         f"{report.folder}; to restore: cp -a {report.folder}/. LOOMRL_HOME"
     )
-
-
-def _print_garbage(console: object, rows: list[tuple[str, str, int, str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    assert isinstance(console, Console)
-    if not rows:
-        return
-    table = Table()
-    for column in ("kind", "path", "size", "why nothing needs it"):
-        table.add_column(column, overflow="fold")
-    shown = rows[:50]
-    for kind, path, num_bytes, reason in shown:
-        table.add_row(kind, path, _size(num_bytes), reason)
-    console.print(table, highlight=False)
-    if len(rows) > len(shown):
-        console.print(f"... and {len(rows) - len(shown)} more; --json lists all", highlight=False)
 
 
 def _size(num_bytes: float) -> str:

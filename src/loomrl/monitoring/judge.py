@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -33,6 +34,7 @@ from loomrl.types import Bound, Claim, Interval, Json, Verdict
 STAGE = "monitoring"
 _RETURN = "return"
 _LEAST = 1e-3  # that what may be missing of a return is away from none and all of it
+_claim = partial(Claim, stage=STAGE, mandatory=True)
 _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is begun anew
 
 
@@ -139,13 +141,13 @@ def _finiteness(episodes: Sequence[WindowEpisode]) -> Claim:
     broken = sum(episode.num_not_finite for episode in episodes)
     count = sum(len(episode.actions) for episode in episodes)
     return _claim(
-        "finiteness",
-        "observation, action and value of every decision are finite",
-        "count",
-        Verdict.REFUTED if broken else Verdict.SUPPORTED,
-        Bound(kind="count", measured=broken, limit=0, unit="decisions"),
-        count,
-        f"{broken} of {count} decisions hold a number that is not finite",
+        id="finiteness",
+        statement="observation, action and value of every decision are finite",
+        method="count",
+        verdict=Verdict.REFUTED if broken else Verdict.SUPPORTED,
+        bound=Bound(kind="count", measured=broken, limit=0, unit="decisions"),
+        num_samples=count,
+        finding=f"{broken} of {count} decisions hold a number that is not finite",
     )
 
 
@@ -153,13 +155,14 @@ def _limit(limit: ConstraintConfig, tally: LimitTally, alpha: float) -> Claim:
     e_value = tally.monitor.e_value
     what = "episodes violate" if limit.per == "episode" else "steps violate, averaged over episodes"
     return _claim(
-        f"limits.{limit.name}",
-        f"{limit.quantity} is {limits(limit)}, as decisions show it",
-        f"bets against the limit, agent by agent, over all looks at this version, at a level of {alpha:.3g}",
-        Verdict.REFUTED if e_value >= 1.0 / alpha else Verdict.UNDECIDED,
-        Bound(kind="e-value", measured=e_value, limit=1.0 / alpha, unit="e-value"),
-        tally.count,
-        f"{tally.mean:.2%} of {what}, in {tally.count} episodes of {_agents(tally)}; {limit.max_probability:.2%} may",
+        id=f"limits.{limit.name}",
+        statement=f"{limit.quantity} is {limits(limit)}, as decisions show it",
+        method=f"bets against the limit, agent by agent, over all looks at this version, at a level of {alpha:.3g}",
+        verdict=Verdict.REFUTED if e_value >= 1.0 / alpha else Verdict.UNDECIDED,
+        bound=Bound(kind="e-value", measured=e_value, limit=1.0 / alpha, unit="e-value"),
+        num_samples=tally.count,
+        finding=f"{tally.mean:.2%} of {what}, in {tally.count} episodes of {_agents(tally)}; "
+        f"{limit.max_probability:.2%} may",
     )
 
 
@@ -185,13 +188,14 @@ def _return(
     returns = [value for _, value in values if value is not None]
     seen = f"a mean of {np.mean(returns):.4g} over {len(returns)} whole episodes" if returns else "no whole episode"
     claim = _claim(
-        _RETURN,
-        f"the mean return is no more than {margin:.4g} below that of the evaluation",
-        f"bets against what is missing up to {high:.4g}, agent by agent, over all looks, at a level of {alpha:.3g}",
-        Verdict.REFUTED if tally.monitor.e_value >= 1.0 / alpha else Verdict.UNDECIDED,
-        Bound(kind="e-value", measured=tally.monitor.e_value, limit=1.0 / alpha, unit="e-value"),
-        len(returns),
-        f"{seen} of {_agents(tally)}; evaluated {evaluated.estimate:.4g} "
+        id=_RETURN,
+        statement=f"the mean return is no more than {margin:.4g} below that of the evaluation",
+        method=f"bets against what is missing up to {high:.4g}, agent by agent, over all looks, at a level of "
+        f"{alpha:.3g}",
+        verdict=Verdict.REFUTED if tally.monitor.e_value >= 1.0 / alpha else Verdict.UNDECIDED,
+        bound=Bound(kind="e-value", measured=tally.monitor.e_value, limit=1.0 / alpha, unit="e-value"),
+        num_samples=len(returns),
+        finding=f"{seen} of {_agents(tally)}; evaluated {evaluated.estimate:.4g} "
         f"[{evaluated.low:.4g}, {evaluated.high:.4g}], {allowed:.4g} may be",
     )
     return tally, claim
@@ -204,19 +208,3 @@ def _part(value: float, whole: float) -> float:
 def _agents(tally: LimitTally) -> str:
     count = len(tally.episodes)
     return "1 agent" if count == 1 else f"{count} agents"
-
-
-def _claim(
-    name: str, statement: str, method: str, verdict: Verdict, bound: Bound, num_samples: int, finding: str
-) -> Claim:
-    return Claim(
-        id=name,
-        stage=STAGE,
-        statement=statement,
-        mandatory=True,
-        method=method,
-        verdict=verdict,
-        bound=bound,
-        num_samples=num_samples,
-        finding=finding,
-    )

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -89,9 +88,7 @@ class PolicyClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -143,7 +140,7 @@ class PolicyClient:
         Raises:
             ServiceError: where the server refuses or cannot be reached.
         """
-        return self._object("GET", "/status")
+        return self._send("GET", "/status")
 
     def shadow_records(
         self, after: int = -1, after_mirror: int = -1, worker: int | None = None
@@ -159,7 +156,7 @@ class PolicyClient:
 
     def set_override(self, **fields: Any) -> dict[str, Any]:
         """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it."""
-        return self._object("POST", "/override", fields)
+        return self._send("POST", "/override", fields)
 
     def clear_override(self, override_id: str | None = None) -> list[str]:
         """Lift one override, or all; returns their ids."""
@@ -177,40 +174,37 @@ class PolicyClient:
 
     def plan(self) -> dict[str, Any]:
         """The plan, its revision, and the kill switch."""
-        return self._object("GET", "/plan")
+        return self._send("GET", "/plan")
 
     def set_plan(self, **fields: Any) -> dict[str, Any]:
         """Replace the plan: see `loomrl.serving.controls.plan.Plan`. With a `revision`, only where it is still that
         one.
         """
-        return self._object("PUT", "/plan", fields)
+        return self._send("PUT", "/plan", fields)
 
     def set_kill_switch(self, on: bool, person: str, reason: str) -> dict[str, Any]:
         """Have the fallback decide everything that no override does, or the policy again."""
-        return self._object("PUT", "/kill-switch", {"on": on, "person": person, "reason": reason})
+        return self._send("PUT", "/kill-switch", {"on": on, "person": person, "reason": reason})
 
     def roll_back(self, version: str, reason: str) -> dict[str, Any]:
         """Take the champion back: the registry names the one before it."""
-        return self._object("POST", "/rollback", {"version": version, "reason": reason})
+        return self._send("POST", "/rollback", {"version": version, "reason": reason})
 
     def refresh(self, policy: str) -> dict[str, Any]:
         """Have the server load what the registry's aliases name now, instead of at its next look."""
-        return self._object("POST", f"/v2/repository/models/{policy}/load")
+        return self._send("POST", f"/v2/repository/models/{policy}/load")
 
     def infer(
         self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
     ) -> dict[str, Any]:
         """Open Inference Protocol V2 inference on observations (N, *obs)."""
         place = _model_path(policy, version)
-        tensor = _tensor(self._object("GET", place), observations)
-        return self._object("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})
+        tensor = _tensor(self._send("GET", place), observations)
+        return self._send("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})
 
-    def _object(self, method: str, path: str, document: Any = None) -> dict[str, Any]:
-        answer: dict[str, Any] = self._send(method, path, document)
+    def _send(self, method: str, path: str, document: Any = None) -> dict[str, Any]:
+        answer: dict[str, Any] = orjson.loads(self._request(method, path, document).content)
         return answer
-
-    def _send(self, method: str, path: str, document: Any = None) -> Any:
-        return orjson.loads(self._request(method, path, document).content)
 
     def _request(self, method: str, path: str, document: Any) -> httpx.Response:
         try:
@@ -238,9 +232,7 @@ class AsyncPolicyClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -292,19 +284,17 @@ class AsyncPolicyClient:
         """Open Inference Protocol V2 inference on observations (N, *obs)."""
         place = _model_path(policy, version)
         tensor = _tensor(await self._send("GET", place), observations)
-        answer: dict[str, Any] = await self._send(
-            "POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters}
-        )
-        return answer
+        return await self._send("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})
 
-    async def _send(self, method: str, path: str, document: Any = None) -> Any:
+    async def _send(self, method: str, path: str, document: Any = None) -> dict[str, Any]:
         try:
             response = await self._http.request(method, path, **_content(document))
         except httpx.TransportError as error:
             raise _unreachable(self.url, error) from error
         if response.is_error:
             raise _refused(response)
-        return orjson.loads(response.content)
+        answer: dict[str, Any] = orjson.loads(response.content)
+        return answer
 
 
 def _headers(token: str | None) -> dict[str, str]:

@@ -28,6 +28,7 @@ from loomrl.serving.policy.exploration import Draws
 from loomrl.serving.policy.last_verified import LastVerified
 from loomrl.serving.policy.model import ServedPolicy, runtime
 from loomrl.serving.policy.roles import RoleKeeper
+from loomrl.serving.policy.sources import source_of
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.telemetry.history import History
 from loomrl.serving.telemetry.metrics import ServerMetrics
@@ -92,7 +93,7 @@ class ServerContext:
         self.quarantine = Quarantine(settings.policy, announce)
         self.memories = Memories()
         self.memories.restore(self.audit.folder)
-        self._source = settings.source()
+        self._source = source_of(settings)
         self.roles = RoleKeeper(
             self._source,
             self._wanted_versions,

@@ -1,16 +1,19 @@
-"""How one server runs, and where it finds policies."""
+"""How one server runs, and where it finds policies; what is annotated as an option is one of `loomrl serve`."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from typer import Option
 
 from loomrl.errors import ConfigError
 from loomrl.serving.config import ExplorationConfig
-from loomrl.serving.decisions.requests import MAX_ROWS
-from loomrl.serving.policy.sources import FolderSource, PolicySource, RegistrySource
+from loomrl.system.http.options import Host, Port
 from loomrl.system.names import checked_name
 
 TOKEN_RATE, TOTAL_RATE = 20_000.0, 50_000.0  # where nothing else is said: what a process answers one by one, and more
+MAX_ROWS = 8_192  # decisions, or entries of feedback, in one request
+Pinned = Annotated[str | None, Option(help="Pin a version instead of following the alias.")]
 
 
 @dataclass(frozen=True)
@@ -20,32 +23,57 @@ class ServerSettings:
     `require_signature` None demands a signature of what the registry holds, and not of a folder.
     """
 
-    policy: str
-    host: str = "127.0.0.1"
-    port: int = 0  # 0: any free one
-    champion: str | None = None
-    challenger: str | None = None
-    folders: dict[str, Path] = field(default_factory=dict)
-    tracking_uri: str | None = None
-    rate: float = 1_000.0  # decisions per second and agent
-    burst: float | None = None
-    token_rate: float | None = None  # decisions per second of all who show one token; None: 20,000, at least `rate`
-    total_rate: float | None = None  # decisions per second of all agents together; None: 50,000, at least the others
-    refresh_seconds: float = 0.5
-    anchor_seconds: float = 5.0
-    max_body_bytes: int = 4 * 2**20
-    max_rows: int = MAX_ROWS  # decisions, or entries of feedback, in one request
-    body_bytes_per_second: float = 4 * 2**20  # of bodies from 16 KiB on that are refused, for each sender
-    shadow_backlog_bytes: int = 16 * 2**20  # of the log, how much challengers may be behind
-    shadow_hang_seconds: float = 5.0  # without an answer of a challenger; then its process is started again
-    segment_bytes: int = 64 * 2**20
-    durability: Literal["strict", "background"] = "background"  # strict: on the disk before the answer
-    compact_seconds: float | None = None  # between compactions of closed segments; None: by hand
-    seed: int | None = None  # of exploration; None takes the system's entropy
-    exploration: ExplorationConfig | None = None  # for all versions, whatever their configs say
-    server: str | None = None  # name of the audit chain; of several workers' chains NAME-0, NAME-1, ...
-    workers: int = 1  # processes that answer on the port
-    require_signature: bool | None = None
+    policy: Annotated[str, Option(help="The policy's name.")]
+    host: Host = "127.0.0.1"
+    port: Port = 8_100
+    champion: Pinned = None
+    challenger: Pinned = None
+    folders: dict[str, Path] = field(default_factory=dict)  # by role; a command names each in an option of its own
+    tracking_uri: str | None = None  # of the registry; no option: every command finds it in MLFLOW_TRACKING_URI
+    rate: Annotated[float, Option(help="Decisions per second and agent.")] = 1_000.0
+    burst: Annotated[float | None, Option(help="Decisions that an agent may save up; default: --rate.")] = None
+    token_rate: Annotated[
+        float | None, Option(help="Decisions per second of all who show one token; default: 20,000 or --rate.")
+    ] = None
+    total_rate: Annotated[
+        float | None, Option(help="Decisions per second of all agents together; default: 50,000 or --rate.")
+    ] = None
+    refresh_seconds: Annotated[float, Option(help="Between looks at the registry.")] = 0.5
+    anchor_seconds: Annotated[float, Option(help="Between anchors of the audit log's head in LoomDB.")] = 5.0
+    max_body_bytes: Annotated[int, Option(help="Of one request, unpacked.")] = 4 * 2**20
+    max_rows: Annotated[int, Option(help="Decisions, or entries of feedback, in one request.")] = MAX_ROWS
+    body_bytes_per_second: Annotated[
+        float, Option(help="Of bodies from 16 KiB on that are refused, for each sender.")
+    ] = 4 * 2**20
+    shadow_backlog_bytes: Annotated[int, Option(help="Of the log, how much challengers may be behind.")] = 16 * 2**20
+    shadow_hang_seconds: Annotated[
+        float, Option(help="Without an answer of a challenger; then its process is started again.")
+    ] = 5.0
+    segment_bytes: Annotated[int, Option(help="Of the audit log's files.")] = 64 * 2**20
+    durability: Annotated[
+        Literal["background", "strict"],
+        Option(help="strict: answer when a decision is on the disk; background: synced within 20 ms."),
+    ] = "background"
+    compact_seconds: Annotated[
+        float | None, Option(min=1, help="Compact closed segments of its audit log this often.")
+    ] = None
+    seed: Annotated[int | None, Option(help="Of exploration; default: the system's entropy.")] = None
+    exploration: Annotated[
+        ExplorationConfig | None,
+        Option(
+            "--explore",
+            parser=ExplorationConfig.read,
+            help="How, for all versions, such as kind=epsilon,epsilon=0.05,share=0.1.",
+        ),
+    ] = None
+    server: Annotated[
+        str | None,
+        Option(envvar="LOOMRL_AUDIT_SERVER", help="Name of its audit chain; default: the first free."),
+    ] = None  # of several workers' chains NAME-0, NAME-1, ...
+    workers: Annotated[int, Option(help="Processes that answer on the port.")] = 1
+    require_signature: Annotated[
+        bool | None, Option(help="Refuse unsigned versions; default: those of the registry, not of a folder.")
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse what is no name, and bounds that bound nothing, before anything is read or written."""
@@ -63,13 +91,3 @@ class ServerSettings:
             self.total_rate if self.total_rate is not None else max(TOTAL_RATE, self.rate, self.token_rate or 0)
         )
         return self.rate, self.burst, total_rate, token_rate
-
-    def source(self) -> PolicySource:
-        """The source of policies that these settings name: folders, or the registry with the pinned versions."""
-        if self.folders:
-            return FolderSource(self.policy, self.folders, require_signature=self.require_signature is True)
-        pinned = {"champion": self.champion, "challenger": self.challenger}
-        versions = {role: version for role, version in pinned.items() if version is not None}
-        return RegistrySource(
-            self.policy, self.tracking_uri, versions, require_signature=self.require_signature is not False
-        )

@@ -12,14 +12,13 @@ import uvicorn
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.workers.address import WorkerAddress
 from loomrl.system.http.accepting import Acceptor
-from loomrl.system.http.intake import be_quiet
 from loomrl.system.http.listening import end_well
+from loomrl.system.http.service import uvicorn_config
 
 if TYPE_CHECKING:
     from loomrl.serving.context import ServerContext
 
-DRAIN_SECONDS = 10  # for requests in flight
-GRACE_SECONDS = 20.0  # for those, the challengers' process and the last anchor
+GRACE_SECONDS = 20.0  # for requests in flight, the challengers' process and the last anchor
 
 
 class _Server(uvicorn.Server):
@@ -68,21 +67,10 @@ def make(settings: ServerSettings, worker_address: WorkerAddress | None) -> _Ser
     from loomrl.serving.api.hot import protocol_of
     from loomrl.serving.context import ServerContext
 
-    be_quiet()
     context = ServerContext(settings, worker_address)
     application = PolicyServer(context)
-    config = uvicorn.Config(
-        application,
-        loop="uvloop",
-        http=protocol_of(application, settings.max_body_bytes),
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
-    return _Server(config, context)
+    protocol = protocol_of(application, settings.max_body_bytes)
+    return _Server(uvicorn_config(application, protocol), context)
 
 
 def run(server: _Server, sockets: Sequence[socket.socket]) -> None:

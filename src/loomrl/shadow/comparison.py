@@ -61,7 +61,9 @@ def compare(
         agreement=clustered_proportion(agrees(distance, policy), pairs.unit, confidence) if beside else None,
         chance_agreement=_by_chance(pairs, policy) if beside else 0.0,
         action_distance=clustered_mean(distance, pairs.unit, confidence) if beside else None,
-        value_difference=_value_difference(pairs, confidence) if beside else None,
+        value_difference=clustered_mean(pairs.mirrored_value - pairs.acted_value, pairs.unit, confidence)
+        if beside
+        else None,
         would_be_violations=_violations(pairs, constraints, confidence),
         latency_seconds=_latency(pairs, has_champion),
         bitwise_equal=None if equal is None else equal == 0 and pairs.num_decisions > 0,
@@ -118,10 +120,6 @@ def _by_chance(pairs: Pairs, policy: ServedPolicy) -> float:
         return float(sum(np.mean(acted == action) * np.mean(mirrored == action) for action in np.unique(numbered)))
     shuffled = np.random.default_rng(_SEED).permutation(pairs.num_decisions)
     return float(np.mean(agrees(action_distance(pairs.acted, pairs.mirrored[shuffled], policy), policy)))
-
-
-def _value_difference(pairs: Pairs, confidence: float) -> Interval | None:
-    return clustered_mean(pairs.mirrored_value - pairs.acted_value, pairs.unit, confidence)
 
 
 def _violations(pairs: Pairs, constraints: Sequence[ConstraintConfig], confidence: float) -> Interval | None:

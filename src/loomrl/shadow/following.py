@@ -1,5 +1,7 @@
 """What is claimed about what followed where challenger and champion differ."""
 
+from functools import partial
+
 from loomrl.serving.policy.distance import ALIKE
 from loomrl.shadow.config import NOISE_MARGIN, SOON, ConsequencesConfig, ShadowConfig
 from loomrl.statistics.clustered import rate_over_units
@@ -10,6 +12,8 @@ _EPISODES = "reset seeds give independent episodes of the environment the policy
 _SNAPSHOT = "episodes of the snapshot are followed, not those of live traffic: no state of the world can be restored"
 _LEVEL = "refuted at a level shared by all claims about what follows"
 _BESIDE_LIMITS = 5  # the return, disturbances, whole episodes, actions' travel and noise
+_METHOD = f"both versions go on from the same state; bounds over episodes, {_LEVEL}"
+_claim = partial(Claim, stage="shadow", method=_METHOD)
 
 
 def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
@@ -18,7 +22,15 @@ def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
     settings = config.consequences
     if not found.examined:
         statement = "what follows where challenger and champion differ keeps the limits and costs little return"
-        return [_claim("", statement, Verdict.UNDECIDED, settings.mandatory, f"not examined: {found.why_not}")]
+        return [
+            _claim(
+                id=PREFIX,
+                statement=statement,
+                verdict=Verdict.UNDECIDED,
+                mandatory=settings.mandatory,
+                finding=f"not examined: {found.why_not}",
+            )
+        ]
     claims = [_limit(limit, found, settings) for limit in found.limits] or [_no_limit()]
     if found.return_difference is not None:
         claims += [_return(found, settings), _disturbed(found, config)]
@@ -40,20 +52,23 @@ def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConf
     if found.return_difference is not None:
         finding += f" by going on from {found.num_continued} of {found.num_disagreements} disagreements"
     return _claim(
-        limit.name,
-        statement,
-        _verdict(limit.lower, limit.upper, limit.limit),
-        settings.mandatory and limit.mandatory,
-        finding,
-        Bound(kind="upper bound over episodes", measured=limit.upper, limit=limit.limit),
-        found.num_episodes,
+        id=f"{PREFIX}.{limit.name}",
+        statement=statement,
+        verdict=verdict_at_most(limit.lower, limit.upper, limit.limit),
+        mandatory=settings.mandatory and limit.mandatory,
+        finding=finding,
+        bound=Bound(kind="upper bound over episodes", measured=limit.upper, limit=limit.limit),
+        num_samples=found.num_episodes,
     )
 
 
 def _no_limit() -> Claim:
-    statement = "what follows keeps the declared limits"
     return _claim(
-        "limits", statement, Verdict.UNDECIDED, False, "no limit is declared in safety.constraints: none was examined"
+        id=f"{PREFIX}.limits",
+        statement="what follows keeps the declared limits",
+        verdict=Verdict.UNDECIDED,
+        mandatory=False,
+        finding="no limit is declared in safety.constraints: none was examined",
     )
 
 
@@ -62,102 +77,122 @@ def _return(found: Consequences, settings: ConsequencesConfig) -> Claim:
     assert difference is not None
     margin = settings.max_return_drop * scale
     return _claim(
-        "return",
-        f"going on from a disagreement, the challenger earns at most {margin:.4g} less than the champion on average "
-        f"({settings.max_return_drop:.0%} of what that earns above random actions)",
-        _verdict(-difference.high, -difference.low, margin),
-        settings.mandatory,
-        f"difference {difference.estimate:+.4g} [{difference.low:+.4g}, {difference.high:+.4g}]",
-        Bound(kind="lower bound over episodes", measured=difference.low, limit=-margin, unit="return"),
-        found.num_episodes,
+        id=f"{PREFIX}.return",
+        statement=f"going on from a disagreement, the challenger earns at most {margin:.4g} less than the champion on "
+        f"average ({settings.max_return_drop:.0%} of what that earns above random actions)",
+        verdict=verdict_at_most(-difference.high, -difference.low, margin),
+        mandatory=settings.mandatory,
+        finding=f"difference {difference.estimate:+.4g} [{difference.low:+.4g}, {difference.high:+.4g}]",
+        bound=Bound(kind="lower bound over episodes", measured=difference.low, limit=-margin, unit="return"),
+        num_samples=found.num_episodes,
     )
 
 
 def _disturbed(found: Consequences, config: ShadowConfig) -> Claim:
-    settings = config.consequences
-    allowed = settings.max_failures_after_disturbance
+    allowed = config.consequences.max_failures_after_disturbance
     statement = (
         f"of the episodes so disturbed that the champion withstands it, the challenger fails in at most {allowed:g}: "
         f"within {SOON * found.burst_steps} steps it breaks a limit that the champion keeps, or it loses half of what "
         "that earns above random actions"
     )
     if not found.num_disturbed:
-        return _claim(
-            "disturbed", statement, Verdict.UNDECIDED, False, f"not examined: {found.why_not_disturbed or 'none'}"
-        )
-    marks = [1.0] * found.num_failed + [0.0] * (found.num_disturbed - found.num_failed)
-    shared = refuting_confidence(config.confidence, len(found.limits))
-    rate = rate_over_units(marks, config.confidence, shared)
-    return _claim(
-        "disturbed",
-        statement,
-        _verdict(rate.low, rate.high, allowed),
-        settings.mandatory,
+        return _not_examined("disturbed", statement, found.why_not_disturbed)
+    finding = (
         f"failed in {found.num_failed} of {found.num_disturbed} after another action was held for {found.burst_steps} "
-        f"step{'s' * (found.burst_steps != 1)}",
-        Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
-        found.num_disturbed,
+        f"step{'s' * (found.burst_steps != 1)}"
     )
+    counts = found.num_failed, found.num_disturbed
+    return _failures("disturbed", statement, counts, allowed, finding, len(found.limits), config)
 
 
 def _whole(whole: WholeEpisodes, settings: ConsequencesConfig) -> Claim:
     """Blocks only where the challenger is worse: to be shown that it is not is what promotion's own rule demands."""
     refuted = whole.verdict is Verdict.REFUTED
     return _claim(
-        "whole",
-        f"whole episodes on the same seeds earn at most {whole.margin:.4g} less than the champion's on average",
-        whole.verdict,
-        settings.mandatory and whole.demanded and refuted,
-        f"mean return {whole.challenger_mean:.6g} against the champion's {whole.champion_mean:.6g} on the same "
+        id=f"{PREFIX}.whole",
+        statement=f"whole episodes on the same seeds earn at most {whole.margin:.4g} less than the champion's on "
+        "average",
+        verdict=whole.verdict,
+        mandatory=settings.mandatory and whole.demanded and refuted,
+        finding=f"mean return {whole.challenger_mean:.6g} against the champion's {whole.champion_mean:.6g} on the same "
         f"{whole.num_pairs} seeds: difference within [{whole.low:+.4g}, {whole.high:+.4g}]; most is lost on seed "
         f"{whole.seed}, {whole.lost:.4g}",
-        Bound(
+        bound=Bound(
             kind=f"{'upper' if refuted else 'lower'} bound over pairs",
             measured=whole.high if refuted else whole.low,
             limit=-whole.margin,
             unit="return",
         ),
-        whole.num_pairs,
+        num_samples=whole.num_pairs,
     )
 
 
 def _travel(travel: Travel, found: Consequences, settings: ConsequencesConfig) -> Claim:
     excess = travel.excess
     return _claim(
-        "travel",
-        f"from one step to the next the challenger's actions move at most {settings.max_travel_ratio:g} times as far "
-        f"as the champion's, or {ALIKE:g} of half their range",
-        _verdict(excess.low, excess.high, 0.0),
-        settings.mandatory,
-        f"they move {travel.challenger:.4g} halves of their range in a step on average, the champion's "
+        id=f"{PREFIX}.travel",
+        statement=f"from one step to the next the challenger's actions move at most {settings.max_travel_ratio:g} "
+        f"times as far as the champion's, or {ALIKE:g} of half their range",
+        verdict=verdict_at_most(excess.low, excess.high, 0.0),
+        mandatory=settings.mandatory,
+        finding=f"they move {travel.challenger:.4g} halves of their range in a step on average, the champion's "
         f"{travel.champion:.4g}, allowed is {travel.allowed:.4g}; most in the episode of seed {travel.seed}",
-        Bound(kind="upper bound over episodes", measured=excess.high, limit=0.0, unit="halves beyond what is allowed"),
-        found.num_episodes,
+        bound=Bound(
+            kind="upper bound over episodes", measured=excess.high, limit=0.0, unit="halves beyond what is allowed"
+        ),
+        num_samples=found.num_episodes,
     )
 
 
 def _noisy(noisy: Noisy, num_limits: int, config: ShadowConfig) -> Claim:
-    settings = config.consequences
-    allowed = settings.max_failures_under_noise
+    allowed = config.consequences.max_failures_under_noise
     statement = (
         f"under sensor noise of {noisy.deviations:g} deviations of what the champion observes the challenger fails in "
         f"at most {allowed:g} of the episodes in which the champion does not: it breaks a limit that the champion "
         "keeps, or loses half of what that earns above random actions"
     )
     if not noisy.num_episodes:
-        return _claim("noise", statement, Verdict.UNDECIDED, False, f"not examined: {noisy.why_not or 'none'}")
-    marks = [1.0] * noisy.num_failed + [0.0] * (noisy.num_episodes - noisy.num_failed)
-    rate = rate_over_units(marks, config.confidence, refuting_confidence(config.confidence, num_limits))
+        return _not_examined("noise", statement, noisy.why_not)
     worst = "" if noisy.seed is None else f", most of all in that of seed {noisy.seed}"
-    return _claim(
-        "noise",
-        statement,
-        _verdict(rate.low, rate.high, allowed),
-        settings.mandatory,
+    finding = (
         f"failed in {noisy.num_failed} of {noisy.num_episodes} episodes{worst}; the champion withstood "
-        f"{noisy.withstood:g} deviations, {NOISE_MARGIN:g} times as much",
-        Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
-        noisy.num_episodes,
+        f"{noisy.withstood:g} deviations, {NOISE_MARGIN:g} times as much"
+    )
+    counts = noisy.num_failed, noisy.num_episodes
+    return _failures("noise", statement, counts, allowed, finding, num_limits, config)
+
+
+def _not_examined(name: str, statement: str, why: str) -> Claim:
+    return _claim(
+        id=f"{PREFIX}.{name}",
+        statement=statement,
+        verdict=Verdict.UNDECIDED,
+        mandatory=False,
+        finding=f"not examined: {why or 'none'}",
+    )
+
+
+def _failures(
+    name: str,
+    statement: str,
+    counts: tuple[int, int],
+    allowed: float,
+    finding: str,
+    num_limits: int,
+    config: ShadowConfig,
+) -> Claim:
+    """That at most this share of episodes failed; `counts` are of those that did, and of all."""
+    num_failed, num_episodes = counts
+    marks = [1.0] * num_failed + [0.0] * (num_episodes - num_failed)
+    rate = rate_over_units(marks, config.confidence, refuting_confidence(config.confidence, num_limits))
+    return _claim(
+        id=f"{PREFIX}.{name}",
+        statement=statement,
+        verdict=verdict_at_most(rate.low, rate.high, allowed),
+        mandatory=config.consequences.mandatory,
+        finding=finding,
+        bound=Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
+        num_samples=num_episodes,
     )
 
 
@@ -166,28 +201,6 @@ def refuting_confidence(confidence: float, num_limits: int) -> float:
     return 1.0 - (1.0 - confidence) / (num_limits + _BESIDE_LIMITS)
 
 
-def _verdict(low: float, high: float, limit: float) -> Verdict:
+def verdict_at_most(low: float, high: float, limit: float) -> Verdict:
     """Of a quantity between two bounds that is to be at most the limit."""
     return Verdict.SUPPORTED if high <= limit else Verdict.REFUTED if low > limit else Verdict.UNDECIDED
-
-
-def _claim(
-    name: str,
-    statement: str,
-    verdict: Verdict,
-    mandatory: bool,
-    finding: str,
-    bound: Bound | None = None,
-    num_samples: int | None = None,
-) -> Claim:
-    return Claim(
-        id=f"{PREFIX}.{name}" if name else PREFIX,
-        stage="shadow",
-        statement=statement,
-        mandatory=mandatory,
-        method=f"both versions go on from the same state; bounds over episodes, {_LEVEL}",
-        verdict=verdict,
-        bound=bound,
-        num_samples=num_samples,
-        finding=finding,
-    )

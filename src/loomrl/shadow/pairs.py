@@ -1,7 +1,7 @@
 """Decisions and their mirrors, read from the server's audit records."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,15 +104,13 @@ class PairReader:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def read(self, on_page: Callable[[int], None] | None = None) -> int:
+    def read(self) -> int:
         """Read everything new; returns how many pairs there are now."""
         for worker, after in self._after.items():
             while page := self._client.shadow_records(after[DECISION], after[SHADOW], worker):
                 for record in page:
                     after[record["kind"]] = int(record["sequence"])
                     self._take(record)
-                if on_page is not None:
-                    on_page(len(self._pairs))
         return len(self._pairs)
 
     def _take(self, record: Record) -> None:
@@ -132,23 +130,20 @@ class PairReader:
         if self._mirrors_itself:
             self._pairs.append((record, record))
             return
-        mirror = self._waiting.pop(record["decision_id"], None)
-        if mirror is None:
-            self._wait(record)
-        else:
-            self._pairs.append((record, mirror))
+        self._join(record)
 
     def _take_mirror(self, record: Record) -> None:
         if record["error"] is not None:
             self.num_errors += 1
             return
-        decision = self._waiting.pop(record["decision_id"], None)
-        if decision is None:
-            self._wait(record)
-        else:
-            self._pairs.append((decision, record))
+        self._join(record)
 
-    def _wait(self, record: Record) -> None:
+    def _join(self, record: Record) -> None:
+        """Pair a decision or a mirror with its other half, or keep it until that comes."""
+        other = self._waiting.pop(record["decision_id"], None)
+        if other is not None:
+            self._pairs.append((record, other) if record["kind"] == DECISION else (other, record))
+            return
         self._waiting[record["decision_id"]] = record
         if len(self._waiting) > _REMEMBERED:
             self._waiting.popitem(last=False)

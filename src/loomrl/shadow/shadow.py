@@ -185,21 +185,15 @@ def _report(
     consequences: Consequences,
 ) -> ShadowReport:
     claims = judge(config.shadow, comparison, consequences)
+    measured = {name: value for name, value in vars(comparison).items() if name in ShadowReport.model_fields}
     return ShadowReport(
         policy=config.name,
         challenger_version=challenger.version,
         champion_version=champion.version if champion else None,
         traffic=traffic,
-        num_decisions=comparison.num_decisions,
-        num_episodes=comparison.num_episodes,
-        agreement=comparison.agreement,
-        action_distance=comparison.action_distance,
-        value_difference=comparison.value_difference,
-        would_be_violations=comparison.would_be_violations,
-        latency_seconds=comparison.latency_seconds,
         challenger_errors=comparison.num_errors,
-        bitwise_equal=comparison.bitwise_equal,
         claims=claims,
         passed=passes(claims),
         consequences=consequences,
+        **measured,
     )

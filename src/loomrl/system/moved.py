@@ -36,7 +36,7 @@ _MOVED = {
         "serving.asgi serving.compression serving.problems serving.tokens serving.guard "
         "serving.browsers serving.intake serving.bounded serving.accepting serving.openapi "
         "serving.routing trajectory.access trajectory.request trajectory.service_metrics "
-        "trajectory.options"
+        "trajectory.options trajectory.service"
     ),
     "storage.audit": (
         "serving.chain serving.segments serving.compacted serving.compaction serving.following "

@@ -72,7 +72,7 @@ def test_all_agents_together_have_a_limit_too() -> None:
     assert limiter.take(["a", "b", "c"]) is None
     refusal = limiter.take(["d"])
     assert refusal is not None
-    assert (refusal.agent_id, refusal.rate) == (None, 3.0)
+    assert (refusal.who, refusal.rate) == (None, 3.0)
     assert limiter.take(["e", "f", "g", "h"]).retry_after_seconds == math.inf
     time.sleep(refusal.retry_after_seconds + 0.001)
     assert limiter.take(["d"]) is None  # the refusal took no token of its own
@@ -86,7 +86,7 @@ def test_names_that_one_token_takes_share_a_bucket(kind: type[RateLimiter], tmp_
     assert limiter.take(["c"], "ada") is None
     refusal = limiter.take(["d", "e"], "ada")
     assert refusal is not None
-    assert (refusal.who, refusal.agent_id, refusal.rate) == (Shown("ada"), None, 3.0)
+    assert (refusal.who, refusal.rate) == (Shown("ada"), 3.0)
     assert limiter.take(["f", "g", "h"], "bob") is None  # another token
     assert limiter.take(["d", "e"]) is None  # none; and the refusal took nothing of these agents' own
     assert limiter.take(["i", "j", "k", "l"], "eve").retry_after_seconds == math.inf

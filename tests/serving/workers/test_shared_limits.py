@@ -17,7 +17,7 @@ def test_processes_share_what_an_agent_has(tmp_path: Path) -> None:
     assert [limiter.take(["a"]) for limiter in (one, other, one)] == [None] * 3
     refusal = other.take(["a"])
     assert refusal is not None
-    assert (refusal.agent_id, refusal.num_unreported) == ("a", 1)
+    assert (refusal.who, refusal.num_unreported) == ("a", 1)
     assert 990 < refusal.retry_after_seconds <= 1_000
     assert other.take(["b", "b", "b"]) is None
 
@@ -43,8 +43,8 @@ def test_no_token_is_given_twice(tmp_path: Path) -> None:
 
 def test_a_batch_takes_all_tokens_or_none(tmp_path: Path) -> None:
     limiter = SharedRateLimiter(tmp_path / "limits", rate=0.001, burst=2, total_rate=3.0)
-    assert limiter.take(["a", "b", "b", "b"]).agent_id == "b"
-    assert limiter.take(["a", "a", "b", "b", "c"]).agent_id is None  # more than all agents together may
+    assert limiter.take(["a", "b", "b", "b"]).who == "b"
+    assert limiter.take(["a", "a", "b", "b", "c"]).who is None  # more than all agents together may
     assert limiter.take(["a", "a", "b"]) is None
     assert limiter.take(["c", "d", "e", "f"]).retry_after_seconds == math.inf
 

@@ -1,13 +1,7 @@
 """`python -m loomrl.language.inference serve ...`: as `loomrl engine serve`, without what other commands import."""
 
-import sys
-
 from loomrl.cli.inference import app
-from loomrl.errors import LoomRLError
+from loomrl.system.http.options import run_as_module
 
 if __name__ == "__main__":
-    try:
-        app(prog_name="python -m loomrl.language.inference")
-    except LoomRLError as error:
-        print(f"engine: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    run_as_module(app, "engine", "loomrl.language.inference")

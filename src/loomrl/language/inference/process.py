@@ -1,10 +1,10 @@
 """A served engine in a process of its own."""
 
-from loomrl.language.trajectory.process import ServiceProcess
+from loomrl.system.http.process import ServiceProcess
 
 
 class EngineProcess(ServiceProcess):
     """`with EngineProcess(policy=folder) as engine: engine.url`. Options are those of `loomrl engine serve`."""
 
-    module = "loomrl.language.inference"
+    arguments = ("loomrl.language.inference", "serve")
     name = "engine"

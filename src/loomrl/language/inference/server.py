@@ -6,7 +6,7 @@ import torch
 
 from loomrl.language.inference.api.app import EngineServer
 from loomrl.language.inference.settings import EngineSettings
-from loomrl.language.trajectory.service import listen, run_application, tokens_for
+from loomrl.system.http.service import listen, run_application, tokens_for
 
 
 def serve(settings: EngineSettings, port_file: Path | None = None) -> None:

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from typer import Option
 
 from loomrl.errors import ConfigError
+from loomrl.system.http.options import Host, Port
 
 MIB = 2**20
 
@@ -12,16 +16,18 @@ MIB = 2**20
 class EngineSettings:
     """The options of `loomrl engine serve`, with underscores."""
 
-    policy: Path  # a folder with a language policy, or a model of Hugging Face's
-    host: str = "127.0.0.1"
-    port: int = 9_001  # where unmodified environments are told to look, by their examples
-    version: int = 0  # of that policy
-    max_running: int = 64  # completions decoded at once
-    max_waiting: int = 16_384  # completions that wait for their turn
+    policy: Annotated[Path, Option(help="A folder with a language policy, or a model of Hugging Face's.")]
+    host: Host = "127.0.0.1"
+    port: Port = 9_001  # where unmodified environments are told to look, by their examples
+    version: Annotated[int, Option(min=0, help="Of that policy.")] = 0
+    max_running: Annotated[int, Option(min=1, help="Completions decoded at once.")] = 64
+    max_waiting: Annotated[
+        int, Option(min=1, help="Completions that wait for their turn; more are answered 503, to come again.")
+    ] = 16_384
     max_body_bytes: int = 64 * MIB  # of one request, unpacked; weights may come in one
     max_prompt_bytes: int = 4 * MIB  # of one request for completions: reading more would keep others waiting
     max_pending_bytes: int = 256 * MIB  # of requests that are being read
-    seed: int = 0  # of completions that have no seed of their own
+    seed: Annotated[int, Option(min=0, help="Of completions that have no seed of their own.")] = 0
 
     def __post_init__(self) -> None:
         for name in ("max_running", "max_waiting"):

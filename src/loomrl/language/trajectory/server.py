@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 from loomrl.language.trajectory.api.app import HubServer
-from loomrl.language.trajectory.service import listen, run_application, tokens_for
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.storage.keeping import run_supervised
 from loomrl.language.trajectory.storage.store import Store
+from loomrl.system.http.service import listen, run_application, tokens_for
 from loomrl.system.http.tokens import Tokens
 
 

@@ -2,8 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
 
 from loomrl.errors import ConfigError
+from loomrl.system.http.options import Host, Port
 
 MIB = 2**20
 
@@ -12,25 +16,37 @@ MIB = 2**20
 class HubSettings:
     """The options of `loomrl hub serve`, with underscores."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000  # where unmodified environments and trainers look
-    database_url: str | None = None  # default: `LOOMRL_HUB_DATABASE_URL`, else SQLite under the home
+    host: Host = "127.0.0.1"
+    port: Port = 8000  # where unmodified environments and trainers look
+    database_url: Annotated[
+        str | None, Option(help="Default: LOOMRL_HUB_DATABASE_URL, else SQLite under the home.")
+    ] = None
     max_body_bytes: int = 64 * MIB  # of one request, unpacked
     max_pending_bytes: int = 256 * MIB  # of requests that are being read
     memory_bytes: int = 64 * MIB  # of waiting groups, compressed; others wait in the database alone
     max_waiting_bytes: int = 16 * 1024 * MIB  # of waiting groups, as JSON
-    max_waiting_groups: int = 200_000
+    max_waiting_groups: Annotated[int, Option(min=1, help="Beyond them posts are answered 503, to come again.")] = (
+        200_000
+    )
     max_buffered_groups: int = 1_000  # of one environment, that add up to no whole group
-    silent_seconds: float = 60.0  # without a word from an environment until its share of batches is let go
-    starved_seconds: float = 600.0  # without a group from an environment that talks, likewise
-    stuck_seconds: float = 60.0  # until a group of a size that divides no batch is left out of packing
+    silent_seconds: Annotated[
+        float, Option(help="Without a word from an environment until its share of batches is let go.")
+    ] = 60.0
+    starved_seconds: Annotated[float, Option(help="Without a group from an environment that talks, likewise.")] = 600.0
+    stuck_seconds: Annotated[
+        float, Option(min=0, help="Until a group of a size that divides no batch is left out of packing.")
+    ] = 60.0
     max_rejections: int = 20  # in a row, until an environment counts as failing
     retry_seconds: float = 120.0  # in which an unanswered request may come again
-    equal_once: bool = False  # equal bodies within that time are one, answered or not
-    lowest_score: float = -math.inf  # scores beyond these are cut to them
-    highest_score: float = math.inf
-    max_sequence_tokens: int | None = None
-    max_staleness: int | None = None  # policy versions between making a group and training on it
+    equal_once: Annotated[
+        bool, Option("--equal-once", help="Equal posts within two minutes count once, whatever became of them.")
+    ] = False
+    lowest_score: Annotated[float, Option(help="Scores below are cut to it.")] = -math.inf
+    highest_score: Annotated[float, Option(help="Scores above are cut to it.")] = math.inf
+    max_sequence_tokens: Annotated[int | None, Option(min=1, help="Groups with a longer sequence are refused.")] = None
+    max_staleness: Annotated[int | None, Option(min=0, help="Policy versions a group may be behind the trainer's.")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if not self.lowest_score < self.highest_score:

@@ -354,10 +354,11 @@ class PolicyServer:
             parse_json(body), header(scope, b"x-request-id"), self._context.settings.max_rows
         )
         _admit_requests(scope, requests)
-        reply = _batch_reply if batched else _single_reply
         if requests.request_ids is None:
-            return DecisionRequest(requests, "decide", started, scope, lambda decided: reply(answers_of(decided)))
-        return reply(self._decided_once(requests, started))
+            return DecisionRequest(
+                requests, "decide", started, scope, lambda decided: _reply(answers_of(decided), batched)
+            )
+        return _reply(self._decided_once(requests, started), batched)
 
     def _decided_once(self, requests: DecisionRequests, started: float) -> list[dict[str, Any]]:
         """What was asked before is answered as it was then; only the rest is decided."""
@@ -475,9 +476,5 @@ def _admit_requests(scope: Scope, requests: DecisionRequests) -> None:
         requests.by_token = holder.shared_name
 
 
-def _single_reply(answers: list[dict[str, Any]]) -> Response:
-    return Response(orjson.dumps(answers[0]))
-
-
-def _batch_reply(answers: list[dict[str, Any]]) -> Response:
-    return Response(orjson.dumps({"decisions": answers}))
+def _reply(answers: list[dict[str, Any]], batched: bool) -> Response:
+    return Response(orjson.dumps({"decisions": answers} if batched else answers[0]))

@@ -7,9 +7,8 @@ that its headers say, is not read. Bodies below `LARGE` are free.
 """
 
 import time
-from collections import OrderedDict
 
-from loomrl.serving.decisions.limits import TokenBucket
+from loomrl.serving.decisions.limits import TokenBucket, TokenBuckets
 from loomrl.system.http.asgi import Scope
 from loomrl.system.http.guard import holder_name
 from loomrl.system.http.large_bodies import LARGE
@@ -23,8 +22,7 @@ class Budget:
     """Of one process, whose loop it is about; used in that loop alone."""
 
     def __init__(self, bytes_per_second: float, max_body_bytes: int) -> None:
-        self._rate, self._burst = bytes_per_second, max(bytes_per_second, float(max_body_bytes))
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._buckets = TokenBuckets(bytes_per_second, max(bytes_per_second, float(max_body_bytes)), _MAX_SENDERS)
 
     def check(self, scope: Scope, num_bytes: int) -> None:
         """Refuse a body that is to come, of so many bytes, where it could not be paid for.
@@ -46,8 +44,9 @@ class Budget:
             scope[_PAID] = num_bytes
 
     def _affordable(self, scope: Scope, num_bytes: int) -> TokenBucket:
-        bucket = self._bucket(_sender(scope))
-        if bucket.fill(time.monotonic()) < num_bytes:
+        now = time.monotonic()
+        bucket = self._buckets.named(_sender(scope), now)
+        if bucket.fill(now) < num_bytes:
             wait = bucket.wait_seconds(num_bytes)
             raise Problem(
                 429,
@@ -64,18 +63,8 @@ class Budget:
         """
         num_bytes = scope.pop(_PAID, 0)
         if num_bytes:
-            bucket = self._bucket(_sender(scope))
+            bucket = self._buckets.named(_sender(scope), time.monotonic())
             bucket.tokens = min(bucket.burst, bucket.tokens + num_bytes)
-
-    def _bucket(self, sender: str) -> TokenBucket:
-        bucket = self._buckets.get(sender)
-        if bucket is None:
-            bucket = self._buckets[sender] = TokenBucket.full(self._rate, self._burst, time.monotonic())
-            if len(self._buckets) > _MAX_SENDERS:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(sender)
-        return bucket
 
 
 def _sender(scope: Scope) -> str:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from loomrl import __version__
 from loomrl.serving.api.tensors import DATATYPES, parameters_of, read_tensor, split, write_tensor
 from loomrl.serving.decisions.batches import RequestDecisions
-from loomrl.serving.decisions.requests import MAX_ROWS, DecisionRequests, check_id, parse_json, shown
+from loomrl.serving.decisions.requests import DecisionRequests, check_id, parse_json, shown
 from loomrl.serving.policy.model import GRAPH, STATE_IN, ServedPolicy
+from loomrl.serving.settings import MAX_ROWS
 from loomrl.system.http.asgi import Response
 from loomrl.system.http.problems import Problem
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.decisions.requests import MAX_ROWS, as_dtype, check_kinds, check_rows, flat, leading_shape, shown
+from loomrl.serving.decisions.requests import as_dtype, check_kinds, check_rows, flat, leading_shape, shown
+from loomrl.serving.settings import MAX_ROWS
 from loomrl.system.http.problems import Problem
 
 DATATYPES = {

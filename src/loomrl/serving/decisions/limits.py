@@ -44,6 +44,25 @@ class TokenBucket:
         return math.inf if count > self.burst else (count - self.tokens) / self.rate
 
 
+class TokenBuckets:
+    """Buckets of one kind by their names. Of more than so many the longest unused one is given up."""
+
+    def __init__(self, rate: float, burst: float, most: int) -> None:
+        self._rate, self._burst, self._most = rate, burst, most
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def named(self, name: str, now: float) -> TokenBucket:
+        """The bucket of this name; a new one is full at time `now` (`time.monotonic()` seconds)."""
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            bucket = self._buckets[name] = TokenBucket.full(self._rate, self._burst, now)
+            if len(self._buckets) > self._most:
+                self._buckets.popitem(last=False)
+        else:
+            self._buckets.move_to_end(name)
+        return bucket
+
+
 @dataclass(frozen=True)
 class Shown:
     """All who show the token of one holder, in place of an agent's id."""
@@ -67,11 +86,6 @@ class RateRefusal:
     retry_after_seconds: float  # infinite for more at once than the burst
     num_unreported: int  # refusals since the last reported one; 0 when this one need not be reported
 
-    @property
-    def agent_id(self) -> str | None:
-        """The id of the agent whose own limit was exceeded; None where the limit is a token's or that of all agents."""
-        return self.who if isinstance(self.who, str) else None
-
 
 class RateLimiter:
     """`rate` tokens a second and agent, at most `burst` saved up; `token_rate` for all who show one token, and
@@ -90,7 +104,7 @@ class RateLimiter:
         )
         self._unreported: dict[Who, int] = {}  # refusals
         self._lock = threading.Lock()  # of the line above; the buckets belong to one thread
-        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._buckets = TokenBuckets(rate, self.burst, _MAX_AGENTS)
         self._wide: dict[str, list[tuple[TokenBucket, Who]]] = {}  # by holder
 
     def take(self, agents: Sequence[str], holder: str = "") -> RateRefusal | None:
@@ -98,7 +112,7 @@ class RateLimiter:
         now, total = time.monotonic(), len(agents)
         wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
         found: list[tuple[TokenBucket, Who, int]] = [
-            (self._bucket(one, now), one, count) for one, count in wanted.items()
+            (self._buckets.named(one, now), one, count) for one, count in wanted.items()
         ]
         found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder, now)]
         for bucket, who, count in found:
@@ -119,16 +133,6 @@ class RateLimiter:
             if self._total is not None:
                 found.append((self._total, None))
         return found
-
-    def _bucket(self, agent: str, now: float) -> TokenBucket:
-        bucket = self._buckets.get(agent)
-        if bucket is None:
-            bucket = self._buckets[agent] = TokenBucket.full(self.rate, self.burst, now)
-            if len(self._buckets) > _MAX_AGENTS:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(agent)
-        return bucket
 
     def _refuse(self, bucket: TokenBucket, who: Who, count: int) -> RateRefusal:
         """Refusals are reported at most once a second and agent: a flood must not fill the audit log."""

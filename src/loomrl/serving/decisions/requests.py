@@ -17,11 +17,11 @@ import orjson
 from numpy.typing import NDArray
 
 from loomrl.serving.policy.model import SMALL, ServedPolicy
+from loomrl.serving.settings import MAX_ROWS
 from loomrl.system.http.large_bodies import LARGE
 from loomrl.system.http.problems import Problem
 
 MAX_ID = 128
-MAX_ROWS = 8_192  # decisions, or entries of feedback, in one request
 _REQUEST_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "request_id"))
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}

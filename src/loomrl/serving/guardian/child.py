@@ -13,7 +13,6 @@ Each line on its standard output is an object with `wanted` (a version it must k
 monitors); an empty one says that it is at work.
 """
 
-import argparse
 import gc
 import logging
 import os
@@ -39,7 +38,7 @@ from loomrl.storage.audit.following import ChainPosition, Tail
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home, inside
 from loomrl.system.lifetime import follow_parent
-from loomrl.system.pipes import is_readable
+from loomrl.system.pipes import LineReader
 from loomrl.system.schema import Document
 from loomrl.types import Json
 
@@ -66,7 +65,7 @@ class Watcher:
 
     def __init__(self, policy: str, name: str, hearing: int) -> None:
         """`hearing` is the file descriptor that the server's messages are read from."""
-        self._policy, self._hearing = policy, hearing
+        self._policy, self._hearing = policy, LineReader(hearing)
         self._path = inside("monitors", policy, f"{name}.json")
         self._positions, state = _read(self._path)
         self._stream = Stream(self._watch, state, is_shared=True)
@@ -76,14 +75,10 @@ class Watcher:
         self._tails: dict[str, Tail] = {}
         self._folders: list[Path] = []
         self._watches: dict[str, Watch | None] = {}
-        self._half, self._messages = (
-            b"",
-            deque[Json](),
-        )  # a started line; the server's messages that are not carried out yet
+        self._messages = deque[Json]()  # of the server, that are not carried out yet
         self._unkept: set[str] = set()  # versions that triggered and are not known to be in quarantine on the disk
         self._suspected = {one.source for one in self._stream.suspicions}  # of which the server has been told
         self._is_ending = False  # whether the server has told this process to end
-        self._is_cut_off = False  # whether the server's end of the pipe is closed
         self._is_shown, self._is_saved = False, True  # whether nothing came since
         self._shown = self._saved = time.monotonic()
 
@@ -92,7 +87,7 @@ class Watcher:
         _send({})
         self._exchange.start()
         pause = 0.0
-        while not (self._is_ending or self._is_cut_off):
+        while not (self._is_ending or self._hearing.has_ended):
             self._read_server(pause)
             try:
                 self._carry_out()
@@ -101,9 +96,9 @@ class Watcher:
                 log.exception("watching %s failed; it goes on behind it", self._policy)
             self._do_what_is_due()
         self._exchange.offer(self._stream.evidence_to_share())
-        while not self._is_cut_off and self._look():
+        while not self._hearing.has_ended and self._look():
             pass
-        while not self._is_cut_off and self._unkept:
+        while not self._hearing.has_ended and self._unkept:
             self._read_server(None)
             self._carry_out()
         self._save()
@@ -126,12 +121,7 @@ class Watcher:
 
     def _read_server(self, seconds: float | None) -> None:
         """Wait at most so many seconds for messages of the server, without a limit for None, and queue them."""
-        if not is_readable(self._hearing, seconds):
-            return
-        data = os.read(self._hearing, 65_536)
-        self._is_cut_off |= not data
-        *lines, self._half = (self._half + data).split(b"\n")
-        self._messages.extend(orjson.loads(line) for line in lines)
+        self._messages.extend(map(orjson.loads, self._hearing.read(seconds)))
 
     def _carry_out(self) -> None:
         while self._messages:
@@ -159,7 +149,7 @@ class Watcher:
         """What the server knows of a version; it is asked for once, and until the next look if it knows nothing."""
         if version not in self._watches:
             _send({"wanted": version})
-            while not (answers := [told for told in self._messages if "watch" in told]) and not self._is_cut_off:
+            while not (answers := [told for told in self._messages if "watch" in told]) and not self._hearing.has_ended:
                 self._read_server(None)
             for told in answers:
                 self._messages.remove(told)
@@ -250,17 +240,15 @@ def _read(path: Path) -> tuple[dict[str, ChainPosition], StreamState]:
 
 
 def main(arguments: list[str]) -> None:
-    """Watch until the input says so, or ends."""
-    parser = argparse.ArgumentParser(prog="python -m loomrl.serving.guardian.child", description=__doc__)
-    parser.add_argument("--policy", required=True)
-    parser.add_argument("--name", required=True, help="of the file it keeps its evidence in")
-    parser.add_argument("--parent", type=int, required=True, help="process id of who started it")
-    options = parser.parse_args(arguments)
-    follow_parent(options.parent)
+    """Watch until the input says so, or ends. The arguments are the policy, the name of the file it keeps its evidence
+    in, and the process id of who started it.
+    """
+    policy, name, parent = arguments
+    follow_parent(int(parent))
     os.nice(_NICENESS)
     gc.freeze()
     gc.set_threshold(_GARBAGE)
-    Watcher(options.policy, options.name, sys.stdin.fileno()).run()
+    Watcher(policy, name, sys.stdin.fileno()).run()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from loomrl.serving.guardian.tokens import Suspicion
 from loomrl.serving.guardian.watch import Watch
 from loomrl.storage.audit.records import record, timestamp
 from loomrl.system.lifetime import pause_seconds
-from loomrl.system.pipes import is_readable
+from loomrl.system.pipes import LineReader
 from loomrl.types import Json
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ _START_SECONDS = 10.0  # that a server's start waits for it
 _SILENT_SECONDS = 60.0  # it says something twice a second; the machine may be busy
 _END_SECONDS = 8.0  # to take what was written last
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds until it is started again; doubled with each failure
-_PIPE_BYTES = 65_536
 _SHOWN = b'{"shown":'
 
 
@@ -79,7 +78,6 @@ class Guardian:
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._following: list[str] | None = None  # as the process was told
-        self._half = b""  # of what it says
         self._triggered: set[str] = set()  # versions of which it is not told yet that their quarantine is on the disk
         self._begun = self._heard = self._not_before = time.monotonic()
         self._num_failures = 0  # one after the other
@@ -166,10 +164,11 @@ class Guardian:
             self._send_updates()
 
     def _begin(self) -> None:
-        command = [sys.executable, "-m", "loomrl.serving.guardian.child", "--policy", self._policy]
-        command += ["--name", self._name, "--parent", str(os.getpid())]
+        command = [sys.executable, "-m", "loomrl.serving.guardian.child", self._policy, self._name, str(os.getpid())]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._half, self._following, self._triggered = b"", None, set()
+        assert self._child.stdout is not None
+        self._hearing = LineReader(self._child.stdout.fileno())
+        self._following, self._triggered = None, set()
         self._begun = self._heard = time.monotonic()
         self._send({"quarantined": [entry.version for entry in self._quarantine.entries()]})
 
@@ -235,16 +234,11 @@ class Guardian:
         if self._child is None:
             self._stopping.wait(seconds)
             return False
-        assert self._child.stdout is not None
-        if not is_readable(self._child.stdout, seconds):
-            return True
-        data = os.read(self._child.stdout.fileno(), _PIPE_BYTES)
-        *lines, self._half = (self._half + data).split(b"\n")
-        for line in lines:
+        for line in self._hearing.read(seconds):
             self._heard = time.monotonic()
             self._is_up.set()
             self._obey(line)
-        return bool(data)
+        return not self._hearing.has_ended
 
     def _obey(self, line: bytes) -> None:
         if line.startswith(_SHOWN):

@@ -1,14 +1,14 @@
 """What is known of a version before it decides anything: its limits, its alarm, and the level of each monitor."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loomrl.environment.quantities import kind_of, place_of
 from loomrl.serving.guardian.config import MonitorsConfig
 from loomrl.storage.audit.columns import Columns
 from loomrl.types import Json, PolicyManifest
@@ -17,7 +17,6 @@ REWARD, SHIELD, OUT_OF_DISTRIBUTION = "reward", "shield", "out_of_distribution"
 UNANSWERED, LATENCY, VIOLATIONS = "unanswered", "latency", "violations."  # VIOLATIONS is followed by a limit's name
 _LEAST = 1e-3  # that a limit is away from 0 and 1
 Signs = dict[str, NDArray[np.bool_]]  # by monitor, (B,) each: what speaks against a version in which of B decisions
-_COMPONENT = re.compile(r"^(observation|action)(?:\[(\d+)\])?$")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class WatchedLimit:
     """A limit that a decision shows: on what it observed or what it chose."""
 
     name: str
-    kind: Literal["observation", "action"]
+    kind: str  # `observation` or `action`
     index: int
     low: float
     high: float
@@ -35,13 +34,12 @@ class WatchedLimit:
     @classmethod
     def read(cls, constraint: Json) -> "WatchedLimit | None":
         """From a manifest's `constraints`; None for a quantity that decisions do not show."""
-        found = _COMPONENT.match(constraint["quantity"])
-        if found is None:
+        if (kind := kind_of(constraint["quantity"])) not in ("observation", "action"):
             return None
         return cls(
             name=constraint["name"],
-            kind="action" if found.group(1) == "action" else "observation",
-            index=int(found.group(2) or 0),
+            kind=kind,
+            index=place_of(constraint["quantity"]),
             low=-np.inf if constraint["low"] is None else constraint["low"],
             high=np.inf if constraint["high"] is None else constraint["high"],
             per_episode=constraint["per"] == "episode",

@@ -4,10 +4,8 @@ Only `loomrl.serving.mirror.process` starts it. Each line on its standard input 
 then on; where the input ends, it finishes what is on record and ends too.
 """
 
-import argparse
 import gc
 import logging
-import os
 import sys
 import time
 from collections import deque
@@ -31,7 +29,7 @@ from loomrl.storage.audit.following import ChainFollower
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable, audit_folder
 from loomrl.storage.audit.records import SHADOW, digest, record, shadows
 from loomrl.system.lifetime import follow_parent
-from loomrl.system.pipes import is_readable
+from loomrl.system.pipes import LineReader
 
 log = logging.getLogger(__name__)
 _BATCH = 256  # decisions in hand, when so many wait
@@ -46,7 +44,7 @@ class Mirror:
     """Follows the acting server's chain; what challengers would have done goes into a chain of its own."""
 
     def __init__(self, policy: str, server: str, page: StatePage, control: int, backlog_bytes: int) -> None:
-        self._page, self._control, self._backlog_bytes = page, control, backlog_bytes
+        self._page, self._control, self._backlog_bytes = page, LineReader(control), backlog_bytes
         self._state = page.read()
         followed = audit_folder(policy) / server
         self._audit = AuditLog(policy, shadow_folder(followed).name)
@@ -54,7 +52,6 @@ class Mirror:
         self._entries: deque[_Json] = deque()  # records that were read and not looked at
         self._challengers: dict[int, ServedPolicy] = {}
         self._memories: dict[str, Memories] = {}  # by version
-        self._heard, self._ended = b"", False  # of a line that is not whole; whether there will be another
         self._synced = time.monotonic()
 
     def run(self) -> None:
@@ -65,7 +62,7 @@ class Mirror:
         """
         self._read_server(None)
         pause = _SHORTEST_PAUSE
-        while (busy := self._decide_next()) or not self._ended:
+        while (busy := self._decide_next()) or not self._control.has_ended:
             pause = _SHORTEST_PAUSE if busy else min(2 * pause, _LONGEST_PAUSE)
             self._read_server(0 if busy else pause)
             if time.monotonic() - self._synced >= _SYNC_SECONDS:
@@ -77,12 +74,7 @@ class Mirror:
 
     def _read_server(self, seconds: float | None) -> None:
         """Wait at most so many seconds for messages of the server, without a limit for None, and carry them out."""
-        if self._ended or not is_readable(self._control, seconds):
-            return
-        data = os.read(self._control, 65_536)
-        self._ended = not data
-        *lines, self._heard = (self._heard + data).split(b"\n")
-        for line in lines:
+        for line in self._control.read(seconds):
             told = orjson.loads(line)
             if told["failed"] is not None:
                 self._record_failure(**told["failed"])
@@ -299,19 +291,18 @@ def _shadow(policy: str, names: _Json, version: str, **fields: Any) -> _Json:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a shadow; the exit code is 0 when its input ended, else the error's."""
-    parser = argparse.ArgumentParser(prog="python -m loomrl.serving.mirror.child", description=__doc__)
-    parser.add_argument("--policy", required=True)
-    parser.add_argument("--server", required=True, help="name of the acting server's chain")
-    parser.add_argument("--state", type=int, required=True, help="file descriptor of the page of state")
-    parser.add_argument("--backlog-bytes", type=int, required=True, help="how far behind the log it may be")
-    parser.add_argument("--parent", type=int, required=True, help="process id of the server")
-    options = parser.parse_args(arguments)
-    follow_parent(options.parent)
+    """Run a shadow; the exit code is 0 when its input ended, else the error's.
+
+    The arguments are the policy, the name of the acting server's chain, the file descriptor of the page of state, how
+    many bytes behind the log it may be, and the server's process id.
+    """
+    policy, server = arguments[:2]
+    state_handle, backlog_bytes, parent = map(int, arguments[2:])
+    follow_parent(parent)
     gc.set_threshold(_GARBAGE)
-    page = StatePage(options.state)
+    page = StatePage(state_handle)
     try:
-        Mirror(options.policy, options.server, page, sys.stdin.fileno(), options.backlog_bytes).run()
+        Mirror(policy, server, page, sys.stdin.fileno(), backlog_bytes).run()
     except Exception as error:  # whatever it is, the server is told
         log.error("the shadow ends: %s", error, exc_info=not isinstance(error, LoomRLError))
         state = page.read()

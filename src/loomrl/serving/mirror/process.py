@@ -156,9 +156,9 @@ class Shadow:
             self._page.write(state)
 
     def _begin(self, challengers: list[Challenger]) -> None:
-        command = [sys.executable, "-m", "loomrl.serving.mirror.child", "--policy", self._audit.policy]
-        command += ["--server", self._audit.folder.name, "--state", str(self._page.handle)]
-        command += ["--backlog-bytes", str(self._backlog_bytes), "--parent", str(os.getpid())]
+        numbers = map(str, (self._page.handle, self._backlog_bytes, os.getpid()))
+        command = [sys.executable, "-m", "loomrl.serving.mirror.child"]
+        command += [self._audit.policy, self._audit.folder.name, *numbers]
         state = self.state
         state.loading = True
         self._page.write(state)

@@ -36,6 +36,7 @@ _CONTINUOUS = ("continuous", "squashed")
 _ONLY_GREEDY = "its graph chooses each byte of a text after the greedy ones before it, and knows no others"
 
 Floats = NDArray[np.float64]
+Fallback = Callable[[], Any] | None  # what gives the action in place of one that is not allowed
 Mixture = list[tuple[float, list[Floats]]]  # probability of each part; of each choice in it, those of its values
 
 
@@ -111,7 +112,7 @@ def explore(
     row: int,
     rng: np.random.Generator,
     asked: bool = True,
-    fallback: Callable[[], Any] | None = None,
+    fallback: Fallback = None,
 ) -> ExploredChoice:
     """Draw the action for one row of an answer. `fallback` gives what is taken in place of an action not allowed.
 
@@ -134,12 +135,7 @@ def probability_of(policy: ServedPolicy, answer: PolicyOutput, row: int, action:
 
 
 def _choose(
-    policy: ServedPolicy,
-    answer: PolicyOutput,
-    row: int,
-    rng: np.random.Generator,
-    asked: bool,
-    fallback: Callable[[], Any] | None,
+    policy: ServedPolicy, answer: PolicyOutput, row: int, rng: np.random.Generator, asked: bool, fallback: Fallback
 ) -> ExploredChoice:
     greedy = (answer.action if answer.chosen is None else answer.chosen)[row]
     start = np.ravel(policy.manifest.environment.action.get("start", 0))
@@ -157,11 +153,7 @@ def _choose(
 
 
 def _allowed(
-    sample: ExploredChoice,
-    mixture: Mixture,
-    start: NDArray[Any],
-    limits: ComponentLimits,
-    fallback: Callable[[], Any] | None,
+    sample: ExploredChoice, mixture: Mixture, start: NDArray[Any], limits: ComponentLimits, fallback: Fallback
 ) -> ExploredChoice:
     """The sample, or the fallback's action in its place, which then has the probability of all it stands in for."""
     low, high = limits.low - start, limits.high - start
@@ -236,12 +228,7 @@ def _within(parts: list[Floats], low: Floats, high: Floats) -> float:
 
 
 def _reach(
-    policy: ServedPolicy,
-    answer: PolicyOutput,
-    row: int,
-    rng: np.random.Generator,
-    asked: bool,
-    fallback: Callable[[], Any] | None,
+    policy: ServedPolicy, answer: PolicyOutput, row: int, rng: np.random.Generator, asked: bool, fallback: Fallback
 ) -> ExploredChoice:
     greedy, share = answer.action[row], 1.0 if asked else policy.exploration.share
     normal = _normal(policy, answer, row)

@@ -96,7 +96,9 @@ class ServedPolicy:
             raise ArtifactError(
                 f"{path} is not the graph its manifest names (SHA-256 differs); restore or export again"
             )
-        policy = cls(graph, manifest, version, _load_shield(folder, manifest), _load_certified(folder, manifest))
+        sums = manifest.certified
+        certified = None if sums is None else Certified.load(folder / CERTIFIED, sums["sha256"])
+        policy = cls(graph, manifest, version, _load_shield(folder, manifest), certified)
         policy._check_outputs(path)
         policy._answer_probe(path)
         policy.folder = folder
@@ -198,10 +200,6 @@ def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
     if not path.is_file() or sha256_file(path) != manifest.shield_sha256:
         raise ArtifactError(f"{path} is not the shield its manifest names; restore or export again")
     return Shield.load(path)
-
-
-def _load_certified(folder: Path, manifest: PolicyManifest) -> Certified | None:
-    return None if manifest.certified is None else Certified.load(folder / CERTIFIED, manifest.certified["sha256"])
 
 
 def runtime() -> dict[str, str]:

@@ -19,6 +19,7 @@ from loomrl.serving.config import SERVING, ServingConfig
 from loomrl.serving.policy.aliases import ChampionStatements, signed_section
 from loomrl.serving.policy.last_verified import LastVerified, VerifiedVersion, path_of
 from loomrl.serving.policy.model import MANIFEST, ServedPolicy
+from loomrl.serving.settings import ServerSettings
 from loomrl.storage.model_signature import SIGNATURE, is_signed, verify
 from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 from loomrl.storage.registry.files import PolicyVersion
@@ -209,6 +210,16 @@ class FolderSource(PolicySource):
             return str(folder), PolicyManifest.read(folder / MANIFEST)
         except (KeyError, ArtifactError):
             return None
+
+
+def source_of(settings: ServerSettings) -> PolicySource:
+    """The source of policies that a server's settings name: folders, or the registry with the pinned versions."""
+    required = settings.require_signature
+    if settings.folders:
+        return FolderSource(settings.policy, settings.folders, require_signature=required is True)
+    pinned = {CHAMPION: settings.champion, CHALLENGER: settings.challenger}
+    versions = {role: version for role, version in pinned.items() if version is not None}
+    return RegistrySource(settings.policy, settings.tracking_uri, versions, require_signature=required is not False)
 
 
 def check_signature(folder: Path, policy: str, required: bool, version: str | None = None) -> None:

@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from loomrl.errors import ArtifactError, ServiceError
@@ -86,9 +86,7 @@ class Supervisor:
             self._start(worker)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Have all workers answer what they have begun, and end."""
         for listener in (self._listener, *self._peer_listeners):
             listener.close()

@@ -1,16 +1,16 @@
 """What the server counts, in Prometheus' text format, and its recent latencies for `/status`."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import Counter
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from loomrl.system.http.service_metrics import PrometheusMetrics
 from loomrl.types import FloatArray, Json
 
 _BUCKETS = (25e-6, 50e-6, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 1e-1, 1.0)
@@ -38,30 +38,26 @@ class Durations(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._total)
 
 
-class ServerMetrics:
-    """One set per server, in a registry of its own."""
+class ServerMetrics(PrometheusMetrics):
+    """What a policy server counts, and how long its requests take."""
 
     def __init__(self, policy: str) -> None:
-        self._registry = CollectorRegistry()
-        counter = partial(Counter, registry=self._registry, namespace="loomrl")
-        self._decisions = counter("decisions", "Decisions answered", ["policy", "version", "by"])
-        self._prevented = counter(
+        super().__init__()
+        self._decisions = self.counter("decisions", "Decisions answered", ["policy", "version", "by"])
+        self._prevented = self.counter(
             "prevented",
             "Actions the shield did not allow, by what, and whether a fallback acted",
             ["version", "by", "fallback"],
         )
-        self._problems = counter("problems", "Requests refused, by status", ["status"])
-        self.limited = counter("rate_limited", "Requests refused by the rate limit")
-        self.feedback = counter("feedback", "Feedback recorded")
-        self._monitors = Gauge(
+        self.limited = self.counter("rate_limited", "Requests refused by the rate limit")
+        self.feedback = self.counter("feedback", "Feedback recorded")
+        self._monitors = self.new_gauge(
             "monitor_evidence",
             "Share of the evidence that takes a version out of service; 1 does",
             ["version", "monitor"],
-            registry=self._registry,
-            namespace="loomrl",
         )
         self._seconds = Durations("loomrl_request_seconds", "Server time per request", _BUCKETS)
-        self._registry.register(self._seconds)
+        self.registry.register(self._seconds)
         self._policy = policy
         self._children: dict[tuple[str, str], Counter] = {}
         self._recent = np.zeros(_RECENT)  # ring of the last requests' seconds
@@ -77,10 +73,6 @@ class ServerMetrics:
     def count_prevented(self, version: str, by: str, fallback: str | None) -> None:
         """Count one action of a version that a shield did not allow."""
         self._prevented.labels(version, by, fallback or "none").inc()
-
-    def count_problem(self, status: int) -> None:
-        """Count one request that was refused with this HTTP status."""
-        self._problems.labels(str(status)).inc()
 
     def observe(self, seconds: Sequence[float]) -> None:
         """Keep the server time of requests that were answered together."""
@@ -113,20 +105,12 @@ class ServerMetrics:
             "feedback": _counts(self.feedback),
         }
 
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value that is read when somebody looks."""
-        Gauge(name, text, registry=self._registry, namespace="loomrl").set_function(value)
-
     def show_monitors(self, versions: dict[str, Any]) -> None:
         """Show the evidence of all monitors, as `Guardian.shown` has it."""
         self._monitors.clear()
         for version, found in versions.items():
             for name, monitor in found["monitors"].items():
                 self._monitors.labels(version, name).set(monitor["e_value"] / monitor["threshold"])
-
-    def text(self) -> bytes:
-        """All metrics in Prometheus' text exposition format 0.0.4."""
-        return generate_latest(self._registry)
 
 
 def _counts(counter: Counter, *labels: str) -> Any:

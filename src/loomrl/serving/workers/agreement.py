@@ -124,12 +124,18 @@ class Agreement:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        with self._lock:
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._handle, fcntl.LOCK_UN)
+        with self._lock, locked(self._handle):
+            yield
+
+
+@contextmanager
+def locked(handle: int) -> Iterator[None]:
+    """Hold a file's lock against other processes; within one, its caller sees to it that one thread does at a time."""
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def reserve_all(handle: int, path: Path, num_bytes: int) -> None:

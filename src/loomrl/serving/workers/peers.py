@@ -1,7 +1,5 @@
 """The other workers of a port, asked over their Unix sockets with requests as they came."""
 
-from collections.abc import Iterable
-
 import httpx
 
 from loomrl.serving.workers.address import WorkerAddress, socket_folder, socket_path
@@ -40,7 +38,8 @@ class PeerClient:
         """
         path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         url = httpx.URL(scheme="http", host="worker", raw_path=path)
-        headers = [*_only(scope["headers"], _NOT_SENT_ON), (b"accept-encoding", b"identity")]
+        headers = [(name, value) for name, value in scope["headers"] if name not in _NOT_SENT_ON]
+        headers.append((b"accept-encoding", b"identity"))
         try:
             answer = await self._clients[index].request(
                 scope["method"], url, content=body, headers=headers, timeout=timeout_seconds
@@ -57,7 +56,3 @@ def is_from_peer(scope: Scope) -> bool:
     """Whether another worker asks: its request came by a Unix socket, which only this server's user can open."""
     address = scope.get("server")
     return address is not None and address[1] is None
-
-
-def _only(headers: Iterable[tuple[bytes, bytes]], without: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in headers if name not in without]

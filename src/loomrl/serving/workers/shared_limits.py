@@ -4,19 +4,17 @@ A mapped table. What it keeps of a bucket is the time at which it will be full: 
 that says all. `time.monotonic` is the same clock in all processes of a host.
 """
 
-import fcntl
 import hashlib
 import mmap
 import os
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from loomrl.serving.decisions.limits import RateLimiter, RateRefusal, Who
-from loomrl.serving.workers.agreement import reserve_all
+from loomrl.serving.workers.agreement import locked, reserve_all
 
 _TOTAL = struct.Struct("=d")  # at the beginning: of the bucket of all agents
 _SLOTS = 8  # of a row; an agent has its bucket in one of the slots of one row
@@ -47,7 +45,7 @@ class SharedRateLimiter(RateLimiter):
     def take(self, agents: Sequence[str], holder: str = "") -> RateRefusal | None:
         """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
         wanted, count = Counter(agents), len(agents)
-        with self._exclusive():
+        with locked(self._handle):  # between processes; within one, a single thread takes tokens
             now = time.monotonic()
             for agent, one in wanted.items():
                 tokens = self.burst - max(0.0, self._full_at(agent) - now) * self.rate
@@ -65,7 +63,7 @@ class SharedRateLimiter(RateLimiter):
         return None
 
     def _refuse_agent(self, agent: str, count: int, tokens: float, now: float) -> RateRefusal:
-        bucket = self._bucket(agent, now)  # of this process: it knows when a refusal was reported last
+        bucket = self._buckets.named(agent, now)  # of this process: it knows when a refusal was reported last
         bucket.tokens = tokens
         return self._refuse(bucket, agent, count)
 
@@ -99,15 +97,6 @@ class SharedRateLimiter(RateLimiter):
             keys[slot], times[slot] = key, 0.0
         times[slot] = max(times[slot], now) + seconds
         _ROW.pack_into(self._table, offset, *keys, *times)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Between processes; within one, a single thread takes tokens."""
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)
 
 
 def _key_of(who: Who) -> str:

@@ -1,13 +1,18 @@
-"""What `loomrl hub serve` and `loomrl engine serve` have in common: options, and how both begin."""
+"""What the commands that serve have in common: options, those that settings name, and how they begin and end."""
 
+import inspect
 import logging
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_origin
 
 import typer
 
+from loomrl.errors import LoomRLError
 from loomrl.system.lifetime import die_with_parent
 
+F = TypeVar("F", bound=Callable[..., Any])
 GRACE_SECONDS = 10.0  # to end well once the parent is gone
 
 Host = Annotated[str, typer.Option(help="Others can reach it only with tokens configured.")]
@@ -19,8 +24,30 @@ DieWithParent = Annotated[
 PortFile = Annotated[Path | None, typer.Option(help="Gets the URL and process id once bound.")]
 
 
-def begin(parent: int | None) -> None:
+def with_settings(kind: type[Any]) -> Callable[[F], F]:
+    """Have a command that ends with `**settings` offer the fields of these settings that are annotated as options."""
+
+    def add(command: F) -> F:
+        own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
+        fields = [one for one in inspect.signature(kind).parameters.values() if get_origin(one.annotation) is Annotated]
+        ordered = sorted([*fields, *own], key=lambda one: one.default is not one.empty)  # those without default first
+        command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]  # which typer reads
+        return command
+
+    return add
+
+
+def begin(parent: int | None, grace_seconds: float = GRACE_SECONDS) -> None:
     """Log to stderr, and end with the process that started this one, where it is named."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if parent is not None:
-        die_with_parent(parent=parent, grace_seconds=GRACE_SECONDS)
+        die_with_parent(parent=parent, grace_seconds=grace_seconds)
+
+
+def run_as_module(app: typer.Typer, name: str, module: str) -> None:
+    """Run a command line as `python -m MODULE`; an error of ours ends it with its exit code and no traceback."""
+    try:
+        app(prog_name=f"python -m {module}")
+    except LoomRLError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

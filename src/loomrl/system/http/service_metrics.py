@@ -1,4 +1,4 @@
-"""What a hub and a served engine both count, in Prometheus' text format."""
+"""What servers count, in Prometheus' text format."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,32 +6,17 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 
-class ServiceMetrics:
-    """One set per server, in a registry of its own; a subclass adds what its service counts.
+class PrometheusMetrics:
+    """One set per server, in a registry of its own; a subclass adds what its server counts.
 
-    Args:
-        service: what names begin with, behind `loomrl_`.
-        timed: whose time `observe` is told.
-        buckets: upper bounds of those times, in seconds.
+    `service` is what names begin with, behind `loomrl_`; empty: nothing.
     """
 
-    def __init__(self, service: str, timed: str, buckets: Sequence[float]) -> None:
+    def __init__(self, service: str = "") -> None:
         self.registry = CollectorRegistry()
         self.counter = partial(Counter, registry=self.registry, namespace="loomrl", subsystem=service)
         self.new_gauge = partial(Gauge, registry=self.registry, namespace="loomrl", subsystem=service)
         self._problems = self.counter("problems", "Requests refused, by status", ["status"])
-        self._seconds = Histogram(
-            "request_seconds",
-            timed,
-            registry=self.registry,
-            namespace="loomrl",
-            subsystem=service,
-            buckets=buckets,
-        )
-
-    def observe(self, seconds: float) -> None:
-        """Count one request that took so many seconds, in the histogram of times."""
-        self._seconds.observe(seconds)
 
     def count_problem(self, status: int) -> None:
         """Count one request that was refused with this HTTP status."""
@@ -44,3 +29,28 @@ class ServiceMetrics:
     def text(self) -> bytes:
         """All metrics in Prometheus' text exposition format 0.0.4."""
         return generate_latest(self.registry)
+
+
+class ServiceMetrics(PrometheusMetrics):
+    """What a hub and a served engine both count.
+
+    Args:
+        service: what names begin with, behind `loomrl_`.
+        timed: whose time `observe` is told.
+        buckets: upper bounds of those times, in seconds.
+    """
+
+    def __init__(self, service: str, timed: str, buckets: Sequence[float]) -> None:
+        super().__init__(service)
+        self._seconds = Histogram(
+            "request_seconds",
+            timed,
+            registry=self.registry,
+            namespace="loomrl",
+            subsystem=service,
+            buckets=buckets,
+        )
+
+    def observe(self, seconds: float) -> None:
+        """Count one request that took so many seconds, in the histogram of times."""
+        self._seconds.observe(seconds)

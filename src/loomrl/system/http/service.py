@@ -1,4 +1,4 @@
-"""What serving a hub and serving an engine have in common: who may ask, where to listen, how to run."""
+"""What serving a policy, a hub and an engine have in common: who may ask, where to listen, how to run."""
 
 import logging
 import os
@@ -6,12 +6,13 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from loomrl.system.files import write_json
 from loomrl.system.http.asgi import Receive, Scope, Send
-from loomrl.system.http.bounded import bounded_by
+from loomrl.system.http.bounded import BoundedProtocol, bounded_by
 from loomrl.system.http.intake import Intake, be_quiet
 from loomrl.system.http.listening import address_of, bind, check_exposure, end_well
 from loomrl.system.http.tokens import Tokens, configured
@@ -34,16 +35,39 @@ def tokens_for(host: str, harm: str) -> Tokens:
 
 
 def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.socket:
-    """Bind, and say where: in the log and, as `{"url": ..., "pid": ...}`, in a file.
+    """Bind, and say where.
 
     Raises:
         ServiceError: when the address cannot be bound.
     """
     listener = bind(host, port)
-    log.info("%s is served on %s", name, address_of(listener))
-    if port_file is not None:
-        write_json(port_file, {"url": address_of(listener), "pid": os.getpid()})
+    announce(name, listener, port_file)
     return listener
+
+
+def announce(name: str, listener: socket.socket, port_file: Path | None) -> None:
+    """Say where a server listens: in the log and, as `{"url": ..., "pid": ...}`, in a file."""
+    url = address_of(listener)
+    log.info("%s is served on %s", name, url)
+    if port_file is not None:
+        write_json(port_file, {"url": url, "pid": os.getpid()})
+
+
+def uvicorn_config(application: Application, protocol: type[BoundedProtocol], **more: Any) -> uvicorn.Config:
+    """How uvicorn serves an ASGI application with a life span: quietly, within a protocol's bounds."""
+    be_quiet()
+    return uvicorn.Config(
+        application,
+        loop="uvloop",
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+        **more,
+    )
 
 
 def run_application(application: Application, listener: socket.socket, intake: Intake) -> None:
@@ -51,20 +75,7 @@ def run_application(application: Application, listener: socket.socket, intake: I
 
     `intake` bounds what its senders may leave with it.
     """
-    be_quiet()
-    config = uvicorn.Config(
-        application,
-        loop="uvloop",
-        http=bounded_by(intake),
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_DRAIN_SECONDS,
-    )
+    config = uvicorn_config(application, bounded_by(intake), proxy_headers=False, backlog=_BACKLOG)
     # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.
     signal.signal(signal.SIGTERM, end_well)
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,131 @@
+"""A server in a process of its own: started on a free port, ready when the block begins, stopped after it.
+
+It ends with the process that started it, also where that one is killed with -9 and never leaves the block.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from loomrl.errors import ServiceError
+
+
+class ServiceProcess:
+    """`with HubProcess() as hub: hub.url`. Options are those of the service's command, with underscores.
+
+    A subclass names the `arguments` that Python runs it with, and what it is called.
+
+    Raises:
+        ServiceError: on entering, when the server does not become ready in time; with the end of its log.
+    """
+
+    arguments: ClassVar[tuple[str, ...]]
+    name: ClassVar[str]
+
+    def __init__(
+        self, *, ready_seconds: float = 60.0, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
+        self._options = {"port": 0, "die_with_parent": os.getpid(), **options}
+        self._ready_seconds = ready_seconds
+        self._environment = {**os.environ, **(environment or {})}
+        self.url = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._temporary = tempfile.TemporaryDirectory(prefix="loomrl-server-")
+        self.folder = Path(self._temporary.name)  # the server's own, removed after the block
+        self._log = self.folder / "log"
+        try:
+            self.start()
+        except BaseException:
+            self._temporary.cleanup()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+        self._temporary.cleanup()
+
+    def start(self) -> None:
+        """Start the server, or start it again at the address it had, and wait until it is ready.
+
+        Raises:
+            ServiceError: when it is not ready in time, with the end of its log.
+        """
+        port_file = self.folder / "port.json"
+        port_file.unlink(missing_ok=True)
+        chosen = {**self._default_options(), **self._options, "port_file": port_file}
+        options = [part for name, value in chosen.items() if value is not None for part in _argument(name, value)]
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", *self.arguments, *options]
+            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        try:
+            self._wait(self.process, port_file)
+        except BaseException:
+            self.stop()
+            raise
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL and wait until it has ended, as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+
+    def stop(self, timeout_seconds: float = 20.0) -> int:
+        """End it (SIGTERM, then SIGKILL); returns its exit code. Harmless when it has ended."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            code = self.process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self.process = None
+        return code
+
+    def log(self) -> str:
+        """The text the server has logged so far."""
+        return self._log.read_text(errors="replace")
+
+    def _default_options(self) -> dict[str, Any]:
+        return {}
+
+    def _answers(self) -> bool:
+        """Whether the server, whose URL is known, is ready; not before its port is bound."""
+        return True
+
+    def _why_not_ready(self) -> str:
+        return self._end_of_log()
+
+    def _end_of_log(self) -> str:
+        return " / ".join(self.log().splitlines()[-5:]) or "it wrote nothing"
+
+    def _wait(self, process: "subprocess.Popen[bytes]", port_file: Path) -> None:
+        deadline = time.monotonic() + self._ready_seconds
+        while not port_file.is_file() or not self._is_ready(port_file):
+            if (code := process.poll()) is not None:
+                raise ServiceError(f"the {self.name} ended with exit code {code}: {self._end_of_log()}")
+            if time.monotonic() > deadline:
+                why = self._why_not_ready()
+                raise ServiceError(f"the {self.name} was not ready after {self._ready_seconds:g} s: {why}")
+            time.sleep(0.02)
+
+    def _is_ready(self, port_file: Path) -> bool:
+        self.url = json.loads(port_file.read_bytes())["url"]
+        self._options["port"] = self.url.rpartition(":")[2]
+        return self._answers()
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", str(value)]
