@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.schema import CreateColumn
 
 from loomrl.errors import ServiceError
-from loomrl.storage.loomdb.models import HEAD, Base
+from loomrl.storage.loomdb.models import HEAD
 
 _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
 
@@ -40,27 +40,21 @@ def current_revision(connection: Connection) -> str | None:
 
 
 def _upgrade(connection: Connection, revision: str | None) -> None:
-    """Add what the schema lacks of the models: from one revision to the next came tables, indices, and columns that may
-    be null.
-    """
-    if revision is None:
-        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
-        connection.execute(text("INSERT INTO alembic_version VALUES (:head)"), {"head": HEAD})
-    elif revision not in {f"{number:04d}" for number in range(1, int(HEAD))}:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
         raise ServiceError(
             f"LoomDB at {connection.engine.url.render_as_string()} has schema {revision!r}, made by a newer LoomRL "
             f"(this one knows {HEAD!r}); upgrade LoomRL"
         )
-    Base.metadata.create_all(connection, checkfirst=revision is not None)  # a new database holds no table of others
-    found = inspect(connection)
-    for table in Base.metadata.sorted_tables:
-        known = {column["name"] for column in found.get_columns(table.name)}
-        for column in (column for column in table.columns if column.name not in known):
-            added = CreateColumn(column).compile(dialect=connection.dialect)
-            connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
-        for index in table.indexes:
-            index.create(connection, checkfirst=True)
-    connection.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": HEAD})
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
     connection.commit()
 
 

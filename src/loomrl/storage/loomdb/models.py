@@ -8,8 +8,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-# The schema's revision: one more for each change of the tables. Opening compares one string with it. Databases of
-# earlier revisions get what these tables have more: new columns must be nullable (`loomrl.storage.loomdb.migrate`).
+# The newest migration. Opening compares one string with it, and needs alembic only where they differ.
 HEAD = "0007"
 
 

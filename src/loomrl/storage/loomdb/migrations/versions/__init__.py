@@ -1,0 +1,1 @@
+"""Alembic's migrations, shipped with the package."""
