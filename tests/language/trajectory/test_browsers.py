@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -159,18 +159,16 @@ def test_a_real_browser_changes_nothing_for_another_page(chromium: Browser, toke
         ]  # fmt: skip
         before = everything(hub)
         for origin in (f"http://127.0.0.1:{free_ports(1)[0]}", f"http://{EVIL}"):
-            context = chromium.new_context(extra_http_headers=sent_along)
-            for method, path, body in requests:
-                seen = attack(context, origin, f"{hub.base_url}{path}", json.dumps(body), method)
-                assert 200 not in seen.values(), (path, seen)
-                assert everything(hub) == before, (origin, path, seen)
-            context.close()
+            with closing(chromium.new_context(extra_http_headers=sent_along)) as context:
+                for method, path, body in requests:
+                    seen = attack(context, origin, f"{hub.base_url}{path}", json.dumps(body), method)
+                    assert 200 not in seen.values(), (path, seen)
+                    assert everything(hub) == before, (origin, path, seen)
 
 
 def test_a_real_browser_changes_nothing_for_an_address_that_is_pasted_or_a_link(chromium: Browser) -> None:
     """Nor by a link of the hub's own page."""
-    context = chromium.new_context()
-    with hub_in_use("") as (hub, _):
+    with closing(chromium.new_context()) as context, hub_in_use("") as (hub, _):
         before = everything(hub)
         for path in ("/reset_data", "/batch"):
             page = context.new_page()
@@ -184,7 +182,6 @@ def test_a_real_browser_changes_nothing_for_an_address_that_is_pasted_or_a_link(
             assert linked.value.status == 403
             page.close()
         assert everything(hub) == before
-    context.close()
 
 
 class AsksForLogin(BaseHTTPRequestHandler):
@@ -223,9 +220,7 @@ def asked_for_logins(page: Page) -> Iterator[list[str]]:
 
 
 def test_a_real_browser_is_not_asked_for_a_login_and_keeps_none(chromium: Browser) -> None:
-    context = chromium.new_context()
-    page = context.new_page()
-    with asked_for_logins(page) as asked:
+    with closing(chromium.new_context()) as context, asked_for_logins(page := context.new_page()) as asked:
         with ThreadingHTTPServer(("127.0.0.1", 0), AsksForLogin) as server:
             Thread(target=server.serve_forever, daemon=True).start()
             page.goto(f"http://127.0.0.1:{server.server_port}/")
@@ -242,7 +237,6 @@ def test_a_real_browser_is_not_asked_for_a_login_and_keeps_none(chromium: Browse
             assert asked == []
             attack(context, f"http://{EVIL}", f"{hub.base_url}/reset_data", method="GET")
             assert everything(hub) == before
-    context.close()
 
 
 @pytest.mark.parametrize(
