@@ -936,6 +936,23 @@ def test_what_is_lifted_on_a_full_disk_stays_lifted(
         assert not is_strict(one)
 
 
+def test_a_plan_that_cannot_be_written_is_in_force_and_announced(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[bool] = []
+    controls = Controls("cartpole", announce=lambda: announced.append(True))
+    with monkeypatch.context() as failing:
+        failing.setattr(SavedControls, "write", full)
+        failing.setattr(Reserve, "write", full)
+        controls.set_plan(Plan(challengers=["2"], **ADA), "test")
+    assert controls.orders.plan.challengers == ["2"]
+    assert announced
+    assert controls.unsaved == "no space left"
+    controls.follow()
+    assert controls.unsaved is None
+    assert Controls("cartpole").orders.plan.challengers == ["2"]
+
+
 def test_the_first_order_is_kept_where_no_file_can_be_made(loomrl_home: Path) -> None:
     """A server has made all it needs when it starts."""
     with small_disk(loomrl_home / "controls") as disk:

@@ -11,12 +11,16 @@ from inside import Inside, wait_for
 from policies import BALANCING, discrete_folder
 
 from loomrl.environment.finite.shield import Shield
+from loomrl.serving.policy.model import MANIFEST, UnloadedPolicy
+from loomrl.serving.policy.roles import Roles
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.files import read_json, sha256_file, write_json
+from loomrl.types import PolicyManifest
 
 LEFT, RIGHT, UNKNOWN = [0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0]
+INFER = "/v2/models/cartpole/infer"
 BY = {"person": "Ada", "reason": "test"}
 
 
@@ -109,10 +113,24 @@ def test_the_fallback_decides_what_the_policy_has_no_answer_to(server: Inside, t
 def test_a_tensor_has_one_version_and_its_fallback(server: Inside) -> None:
     order(server, "PUT", "/plan", fallback={"action": 1})
     tensor = {"name": "observation", "shape": [2, 4], "datatype": "FP32", "data": [*LEFT, *UNKNOWN]}
-    answer = server.ask("POST", "/v2/models/cartpole/infer", {"inputs": [tensor]}).json()
+    answer = server.ask("POST", INFER, {"inputs": [tensor]}).json()
     outputs = {output["name"]: output["data"] for output in answer["outputs"]}
     assert outputs["action"] == [1, 1]
     assert len(outputs["value"]) == 2  # what the graph says beside it
+
+
+def test_a_persons_action_is_answered_though_no_version_is_loaded(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    tensor = {"name": "observation", "shape": [1, 4], "datatype": "FP32", "data": LEFT}
+    with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:
+        server.context.roles.current = Roles(known=UnloadedPolicy(PolicyManifest.read(folder / MANIFEST), "1"))
+        assert not server.ask("POST", INFER, {"inputs": [tensor]}).is_success
+        assert server.ask("POST", "/override", BY | {"action": 1}).is_success
+        for wanted in ({}, {"parameters": {"binary_data_output": True}}):
+            answer = server.ask("POST", INFER, {"inputs": [tensor], **wanted})
+            assert answer.is_success, answer.text
+        found = server.ask("POST", INFER, {"inputs": [tensor]}).json()
+    assert [(output["name"], output["data"]) for output in found["outputs"]] == [("action", [1])]
 
 
 def test_a_person_pins_the_fallback(server: Inside) -> None:

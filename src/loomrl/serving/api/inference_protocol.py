@@ -159,7 +159,7 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
 def infer_response(asked: Inference, part: RequestDecisions) -> Response:
     """The answer to an inference request whose decisions, all of one agent, are on record."""
     policy, tensors = part.batch.policy, _tensors(part, asked.outputs)
-    written = [write_tensor(name, tensors[name], as_bytes) for name, as_bytes in asked.outputs.items()]
+    written = [write_tensor(name, tensor, asked.outputs[name]) for name, tensor in tensors.items()]
     answer = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
@@ -169,16 +169,20 @@ def infer_response(asked: Inference, part: RequestDecisions) -> Response:
     if asked.id is not None:
         answer["id"] = asked.id
     text = orjson.dumps(answer)
-    if not any(asked.outputs.values()):
+    if not any(asked.outputs[name] for name in tensors):
         return Response(text)
     body = b"".join([text, *(data for _, data in written)])
     return Response(body, content_type=b"application/octet-stream", headers={JSON_LENGTH: str(len(text))})
 
 
 def _tensors(part: RequestDecisions, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """The outputs by name; `action` is what was decided, whoever decided it."""
+    """The outputs by name; `action` is what was decided, whoever decided it.
+
+    Where a person named the action and the policy is not loaded, it has no others, and these are left out.
+    """
     batch, some = part.batch, slice(part.start, part.stop)
     outputs = batch.outputs
     if set(wanted) - {"action"} - outputs.keys():  # a person named the action
-        outputs = batch.policy.outputs(batch.observations)
-    return {name: (batch.action if name == "action" else outputs[name])[some] for name in wanted}
+        outputs = batch.policy.outputs(batch.observations) if batch.policy.is_loaded else {}
+    found = {**outputs, "action": batch.action}
+    return {name: found[name][some] for name in wanted if name in found}

@@ -220,7 +220,8 @@ class Controls:
 
         Raises:
             ConfigError: when the plan was changed since the `revision` that the new one was made from.
-            ArtifactError: when another process holds the file for long.
+            ArtifactError: when another process holds the file for long, or neither it nor the reserve can be written;
+                nothing has changed.
         """
         with self._exclusive():
             self._save_alone()
@@ -231,7 +232,10 @@ class Controls:
                 dealt = plan.dealt_after(self.orders.plan)
                 self._set(PLAN, dealt, actor, plan.reason)
             self._keep_record()
-            self._save_alone()
+            try:
+                self._save_alone()
+            except ArtifactError as error:  # it is in force; writing it is tried again
+                self._report(str(error))
         self._notify()
         return dealt
 
