@@ -73,6 +73,13 @@ class FailingStep(Walk):
         raise IndexError("no such action")
 
 
+class FailsLater(Walk):
+    def step(self, action: Any) -> Any:
+        if self.count == 5:
+            raise RuntimeError("the motor is hot")
+        return super().step(action)
+
+
 class ThreeValues(Walk):
     def step(self, action: Any) -> Any:
         return 1, 2, 3
@@ -160,6 +167,7 @@ FAULTY = {
     FailingReset: ("reset", "raised KeyError: 'start'"),
     ResetWithoutInfo: ("reset_result", "not (observation, info: dict)"),
     FailingStep: ("step", "raised IndexError on a sample of the action space: no such action"),
+    FailsLater: ("later_step", "a later reset or step raised RuntimeError: the motor is hot"),
     ThreeValues: ("step_result", "step returned (1, 2, 3)"),
     NotANumber: ("observation", "observation[0] is nan"),
     OutOfBounds: ("observation_bounds", "outside the bounds"),

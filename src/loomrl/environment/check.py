@@ -46,7 +46,13 @@ def check_environment(env: gymnasium.Env[Any, Any]) -> list[Finding]:
     fundamental = list(_check_spaces(env)) or list(_check_runs(env))
     if any(finding.severity == "error" for finding in fundamental):
         return fundamental  # nothing else can be judged
-    findings = [*fundamental, *(finding for check in _CHECKS for finding in check(env))]
+    findings = fundamental
+    try:
+        for check in _CHECKS:
+            findings.extend(check(env))
+    except Exception as error:  # noqa: BLE001 - whatever an environment raises is a finding
+        problem = f"a later reset or step raised {type(error).__name__}: {error}."
+        findings.append(_error("later_step", problem, "Make episodes run to their end, whatever actions are taken."))
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 

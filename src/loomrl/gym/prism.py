@@ -73,8 +73,14 @@ class PrismEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         return self._observed(), self._info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a choice of the model; the next state is drawn by its probabilities."""
+        """Take a choice of the model; the next state is drawn by its probabilities.
+
+        Raises:
+            ValueError: for an action that is not in the action space.
+        """
         model = self._modelled.model
+        if not 0 <= int(action) < len(model.action_names):
+            raise ValueError(f"action {action!r} is none of {', '.join(model.action_names)}")
         choice = int(model.choice_start[self._state]) + int(action)
         first, last = model.row_start[choice], model.row_start[choice + 1]
         place = np.searchsorted(np.cumsum(model.probabilities[first:last]), self.np_random.random(), side="right")

@@ -30,6 +30,14 @@ def ring() -> tuple[gymnasium.Env, Modelled, NDArray[np.bool_]]:
     return env, modelled, modelled.model.states.labels["crash"]
 
 
+@pytest.mark.parametrize("action", [-1, 9])
+def test_an_action_that_the_model_does_not_have_is_refused(action: int) -> None:
+    env = PrismEnvironment(RING, terminal="crash")
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=f"action {action} is none of"):
+        env.step(action)
+
+
 @pytest.mark.parametrize("name", ["slippery lake", "lake", "large lake", "ring"])
 def test_random_actions_behind_it_violate_nothing_in_a_million_steps(name: str) -> None:
     made = {
