@@ -25,6 +25,7 @@ from loomrl.monitoring.take_back import take_back
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.plan import Plan
+from loomrl.serving.guardian.child import Watcher
 from loomrl.serving.guardian.config import MonitorsConfig
 from loomrl.serving.guardian.consequences import ConsequenceWorker, Steps
 from loomrl.serving.guardian.evidence import VersionEvidence
@@ -356,6 +357,22 @@ def test_a_process_that_is_killed_comes_back_and_counts_each_decision_once(house
     assert house.taken_out == ["2"]
     assert guardian.shown["2"]["num_decisions"] <= 80
     assert guardian.pid is None
+
+
+def test_a_disk_that_takes_no_evidence_stops_no_watching(loomrl_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hearing, told = os.pipe()
+    watcher = Watcher("cartpole", "server-0", hearing)
+    kept = loomrl_home / "monitors" / "cartpole" / "server-0.json"
+    kept.with_suffix(".new").mkdir(parents=True)
+    os.write(told, b'{"kept":"2"}\n{"end":true}\n')
+    watcher.run()  # it saves when told so, and at its end
+    assert caplog.text.count("is not kept") == 2
+    kept.with_suffix(".new").rmdir()
+    again = Watcher("cartpole", "server-0", hearing)
+    os.write(told, b'{"end":true}\n')
+    again.run()
+    assert kept.is_file()
+    os.close(told)
 
 
 def test_a_trigger_that_no_server_lived_to_keep_comes_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

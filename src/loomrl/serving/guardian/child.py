@@ -199,16 +199,24 @@ class Watcher:
         """Evidence and positions of one moment; a restart goes on from there, and finds unkept triggers again.
 
         Not synced: that would keep decisions waiting to be watched, and what a power failure damages the log still has.
+        For the same reason a disk that takes nothing stops no watching: it is tried again.
         """
         if self._unkept:
             return
         self._positions |= {name: tail.position for name, tail in self._tails.items()}
         kept = _Kept(positions=self._positions, stream=STATE.dump_python(self._stream.state(), mode="json"))
         temporary = self._path.with_suffix(".new")
-        temporary.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(kept.to_bytes())
-        temporary.replace(self._path)
-        self._saved, self._is_saved = time.monotonic(), True
+        try:
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(kept.to_bytes())
+            temporary.replace(self._path)
+            self._is_saved = True
+        except OSError as error:
+            log.error(
+                "the evidence about %s is not kept: %s: %s; check the disk", self._policy, self._path, error.strerror
+            )
+            self._is_saved = False
+        self._saved = time.monotonic()
 
 
 def _identity() -> str:
