@@ -70,9 +70,11 @@ class EvidenceExchange:
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        is_last = False
+        while not is_last:
             self._wake.wait()
             self._wake.clear()
+            is_last = self._stopping.is_set()  # looked at before: what is offered until then is written
             try:
                 self._exchange()
                 self.error = None
