@@ -39,7 +39,11 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM = range(6)
 
 
 class PPONetworks(NamedTuple):
-    """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor."""
+    """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor.
+
+    `parameters`, `gradient`, and Adam's moments `first` and `second` are (P,); `critic` and `actor` are the tables of
+    their layouts. `bounds` (3,) says where the critic's parameters begin, the actor's begin, and the actor's end.
+    """
 
     parameters: Vector
     gradient: Vector
@@ -53,7 +57,11 @@ class PPONetworks(NamedTuple):
 
 
 class RolloutRows(NamedTuple):
-    """N transitions of a rollout. What an action space has no use for is empty."""
+    """N transitions of a rollout. What an action space has no use for is empty.
+
+    `x` (N, I) are the features, `choice` (N,) discrete actions, `sample` (N, A) Gaussian samples. `log_prob` (N,) is by
+    the policy that acted, `value` (N,) of the critic before the update; `advantage` and `returns` are (N,).
+    """
 
     x: Matrix  # (N, I) features
     choice: Indices  # (N,) discrete actions
@@ -65,7 +73,9 @@ class RolloutRows(NamedTuple):
 
 
 class PPOWorkspace(NamedTuple):
-    """Room for both networks, by the number of the network first."""
+    """Arrays that gradient steps write to, one row for the critic and one for the actor: `hidden` and `scratch`, as
+    `Layout` makes them; `gradient` (P,) of one block of rows; `squares` (2, 2) of the gradient's norm, of this step and
+    the one before."""
 
     hidden: Matrix
     scratch: Matrix
@@ -75,7 +85,8 @@ class PPOWorkspace(NamedTuple):
 
 @compiled
 def evaluate(parameters: Vector, table: Table, activation: int, x: Matrix, hidden: Vector, out: Matrix) -> None:
-    """One network's outputs (N, O) for any number of rows."""
+    """Write one network's outputs (N, O) for inputs `x` (N, I), any number of rows, into `out`. `hidden` is room for
+    BLOCK rows."""
     for first in range(0, x.shape[0], BLOCK):
         last = min(first + BLOCK, x.shape[0])
         forward(parameters, table, activation, x[first:last], hidden, out[first:last])
@@ -109,7 +120,8 @@ def log_std(parameters: Vector, num_actions: int) -> Vector:
 def log_probabilities(
     parameters: Vector, is_discrete: bool, out: Matrix, index: Indices, sample: Matrix, log_prob: Vector
 ) -> None:
-    """Log-probabilities (N,) of actions under the actor's outputs (N, A), which are overwritten."""
+    """Write the log-probabilities of actions into `log_prob` (N,), from the actor's outputs `out` (N, A), which are
+    overwritten where actions are discrete. The actions are `index` (N,), else `sample` (N, A)."""
     num_actions = out.shape[1]
     if is_discrete:
         for row in range(out.shape[0]):
@@ -294,17 +306,18 @@ def batch_gradient(
     work: PPOWorkspace,
     metrics: FloatArray,
 ) -> None:
-    """The gradient over the chosen rows, for whoever does something to it before `apply_gradient`; adds to `metrics`
-    (6,) of zeros."""
+    """Write the loss's gradient over the chosen rows into `networks.gradient`, and add the step's metrics to `metrics`
+    (6,), which must be zeros: for a caller that changes the gradient before `apply_gradient`."""
     for task in range(2):
         _batch_gradient(task, networks, rows, chosen, settings, work, metrics)
 
 
 @compiled
 def apply_gradient(networks: PPONetworks, num_steps: int, settings: FloatArray) -> float:
-    """Clip the gradient and take a step with it, after `num_steps` others; returns the norm it had.
+    """Clip the gradient and take Adam's step with it, in place, after `num_steps` others; returns the norm it had
+    before.
 
-    The arithmetic of `gradient_steps`.
+    The arithmetic is that of `gradient_steps`.
     """
     bounds = networks.bounds
     squares = np.zeros(2, np.float32)

@@ -41,7 +41,8 @@ class TorchDQNEngine(TensorState):
         return best
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
+        """Take one gradient step on a batch of B transitions. Returns its metrics (4,), in the order of STEP_METRICS,
+        and the absolute TD errors (B,)."""
         config = self.config
         self._flat.gradient.zero_()
         quantiles, targets = self.values_and_targets(batch)
@@ -62,7 +63,8 @@ class TorchDQNEngine(TensorState):
         return metrics.double().numpy(), td_error.double().numpy()
 
     def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
+        """The online network's values (B, N) of the actions that were taken, with a gradient, and the targets (B, N)
+        they should have, without one."""
         obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
         with torch.no_grad():
             target = self.target.quantiles(next_obs)

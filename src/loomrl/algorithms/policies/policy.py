@@ -66,12 +66,12 @@ class TrainedPolicy(nn.Module, ABC):
         generator: torch.Generator | None = None,
         **network: Any,
     ) -> Self:
-        """A fresh policy for two spaces, structured observations being vectors of a `FlatBox`. `network` are values by
+        """A fresh policy for two spaces; structured observations become vectors of a `FlatBox`. `network` are values by
         the class's `network_keys`, as `policy.json` keeps them.
 
         Raises:
             ConfigError: for spaces it cannot handle.
-            TypeError: for another key.
+            TypeError: for a key that is none of `network_keys`.
         """
         if unknown := sorted(network.keys() - cls.network_keys):
             raise TypeError(f"{cls.__name__}.for_spaces got unknown {', '.join(unknown)}")
@@ -91,7 +91,8 @@ class TrainedPolicy(nn.Module, ABC):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution | None:  # noqa: ARG003
-        """The distribution over actions of a space; None where the policy has none of this kind.
+        """The distribution over actions of a space, for a policy with these values of `network_keys`; None where the
+        policy has no such object.
 
         Raises:
             ConfigError: for a space that the policy cannot act in.
@@ -105,13 +106,15 @@ class TrainedPolicy(nn.Module, ABC):
 
     @property
     def action_kind(self) -> str:
-        """The manifest's word for what an action is: see `PolicyManifest`."""
+        """The manifest's word for what an action is: "discrete", "multi_discrete", "multi_binary", "continuous" (a
+        clipped Gaussian) or "squashed"."""
         if self.distribution is not None:
             return self.distribution.kind
         return "discrete" if self.is_discrete else "continuous"
 
     def features(self, obs: Tensor) -> Tensor:
-        """Raw observations (B, *obs) -> what the networks take, (B, dim)."""
+        """Raw observations (B, *obs) -> the networks' inputs (B, dim): preprocessed, and normalised where there is a
+        normaliser."""
         features: Tensor = self.preprocessor(obs)
         return self.normalizer(features) if self.normalizer is not None else features
 
@@ -146,12 +149,17 @@ class TrainedPolicy(nn.Module, ABC):
         return self._evaluate(obs)["action"]
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
+        """Observations (B, *obs) -> greedy actions (B, *action) with their values (B,); nothing is drawn from `rng`.
+
+        Raises:
+            ConfigError: when the observations do not have the space's shape.
+        """
         answer = self._evaluate(obs)
         return Act(action=answer["action"], value=answer["value"])
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
-        """Greedy episodes in one call, as `loomrl.algorithms.base.LearntPolicy` has it; None: they are stepped."""
+        """Always None: the policy cannot play whole episodes in one call, so the caller steps the environments. A
+        subclass may play them: see `loomrl.algorithms.base.LearntPolicy.play`."""
         return None
 
     def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -182,11 +190,13 @@ class TrainedPolicy(nn.Module, ABC):
         return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. Arrays of another
+        policy raise torch's RuntimeError."""
         self.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        """Write `policy.safetensors` and `policy.json` to `folder`, which is made where it does not exist. The same
+        policy gives the same bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone().contiguous() for name, value in sorted(self.state_dict().items())}
         with atomic_path(folder / WEIGHTS) as temporary:
