@@ -16,12 +16,18 @@ log = logging.getLogger(__name__)
 
 
 class SegmentCollector(Protocol):
-    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does."""
+    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does. `finished`
+    holds (return, length in steps) of every episode that ended since it was last cleared."""
 
     finished: list[tuple[float, int]]
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...)."""
+        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...).
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+            LoomRLError: when an action is not finite, or rollout workers are lost again and again.
+        """
 
 
 class Collecting(Protocol):
@@ -40,7 +46,8 @@ class Collecting(Protocol):
         """Counts of events since the last call, by name; the names are the same on all learners."""
 
     def processes(self) -> list[Json]:
-        """Descriptions of the processes that have collected beside this one, see `loomrl.training.processes`."""
+        """Descriptions of the processes that have collected beside this one, JSON values (see
+        `loomrl.training.processes`); empty where none has."""
 
     def state_dict(self) -> State:
         """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
@@ -55,7 +62,7 @@ class Collecting(Protocol):
 
 class OwnEnvironments:
     """Collects in `num_envs` environments of this process, with `act` where it is given, else with the algorithm's own
-    way of acting."""
+    way of acting. `make_envs` makes the environments when a segment begins, and what it raises comes from `begin`."""
 
     def __init__(
         self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int, act: ActFunction | None = None

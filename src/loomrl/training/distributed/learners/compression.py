@@ -25,7 +25,8 @@ _POWERSGD_MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class Averaging:
-    """One way to average the vector (P,) of a process group's members."""
+    """A way to average a vector (P,) over the members of a process group. All members call `average`, and each waits
+    for the others there; where one is lost or does not come in time, it raises torch's RuntimeError."""
 
     def average(self, vector: Tensor) -> int:
         """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
@@ -43,7 +44,7 @@ class Averaging:
 def create_averaging(
     config: CompressionConfig, size: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup
 ) -> Averaging:
-    """The averaging that a config selects, for vectors of `size` numbers that contain these matrices."""
+    """The averaging that a config's `method` selects, for vectors of `size` numbers in which these matrices lie."""
     match config.method:
         case "powersgd":
             return PowerSGDAveraging(config.rank, matrices, group)
@@ -64,11 +65,11 @@ class GradientBucket:
         self._vector, self._matrices = vector, matrices
 
     def buffer(self) -> Tensor:
-        """The vector, which a hook changes in place."""
+        """The vector (P,) itself, which a hook changes in place."""
         return self._vector
 
     def gradients(self) -> list[Tensor]:
-        """Views of all of it, in order: matrices, and the vectors between them."""
+        """Views of the whole vector, in order: the matrices (rows, columns), and the vectors between them."""
         views, end = [], 0
         for start, rows, columns in sorted(self._matrices):
             views += [self._vector[end:start], self._vector[start : start + rows * columns].view(rows, columns)]
@@ -87,8 +88,8 @@ class GradientBucket:
 
 
 class AllReduceAveraging(Averaging):
-    """Averages in full precision by one all-reduce. torch's hook is not used: its future wakes two more threads for
-    each gradient."""
+    """Averages in full precision by one all-reduce. torch's hook is not used: its future would wake two more threads
+    for each gradient."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -120,8 +121,8 @@ class HalfPrecisionAveraging(Averaging):
 
 
 class PowerSGDAveraging(Averaging):
-    """torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al., arXiv
-    1905.13727)."""
+    """Averages by torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al.,
+    arXiv 1905.13727). The first FIRST_POWERSGD vectors are averaged whole."""
 
     def __init__(self, rank: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup) -> None:
         _KEPT.add(group)
@@ -139,7 +140,8 @@ class PowerSGDAveraging(Averaging):
         return 4 * numbers
 
     def state_dict(self) -> State:
-        """Error and thin matrices as arrays, after the first compressed call, and the number of calls."""
+        """`calls`, their number so far; and, after the first compressed call, the error and the thin matrices as
+        arrays."""
         memories = {name: getattr(self._state, name) for name in _POWERSGD_MEMORY}
         kept = {name: memory[0].numpy().copy() for name, memory in memories.items() if 0 in memory}
         return {**kept, "calls": self._state.iter}
@@ -193,9 +195,10 @@ class TopKSelection:
 
 
 class ErrorFeedbackAveraging(Averaging):
-    """Sends a code of the vector and of what earlier codes left out (Karimireddy et al., arXiv 1901.09847).
+    """Averages vectors that are sent as messages of a code, which loses something; what a message left out is added to
+    the next vector (Karimireddy et al., arXiv 1901.09847).
 
-    All decode all messages and add them up in the order of ranks.
+    All members decode all messages and take their mean, in the order of ranks.
     """
 
     def __init__(self, code: BlockQuantization | TopKSelection, size: int, group: dist.ProcessGroup) -> None:

@@ -19,7 +19,7 @@ from loomrl.types import Json
 
 
 def packed(folder: Path) -> dict[str, bytes]:
-    """The files of a snapshot's folder: their content by relative path."""
+    """The files of a snapshot's folder: their content by path relative to the folder."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -31,8 +31,8 @@ def unpacked(job: TrainingJob, files: Mapping[str, bytes], folder: Path) -> Trai
 
 
 class WorkerDirectory:
-    """The `WorkerSetup` of a learner's workers: its job, and the snapshot's files, which workers write to a folder of
-    their machine."""
+    """The `WorkerSetup` of a learner's workers: its job, and the snapshot's files, which each worker writes to a
+    temporary folder of its machine when it needs them. `learner` is the learner's rank."""
 
     def __init__(self, job: TrainingJob, files: Mapping[str, bytes], num_workers: int, learner: int = 0) -> None:
         self._packed, self._files, self._learner = job, files, learner
@@ -57,7 +57,12 @@ class WorkerDirectory:
         return self._job.algorithm(self._folder)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """`num_envs` training environments, with the job's bounds, made from the snapshot's files on this machine."""
+        """`num_envs` training environments, with the job's bounds, made from the snapshot's files on this machine.
+
+        Raises:
+            ArtifactError: when the files cannot be written here.
+            ConfigError: when this machine lacks a package that they need.
+        """
         return self._job.environments_to_learn_from(num_envs, autoreset)
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
