@@ -24,7 +24,8 @@ from loomrl.types import Json
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """What actors learn, and in which environment. `parameters` are the learner's, for all workers' environments
+    """What a `DistributedTrainer`'s actors learn, and in which environment. `environment` is its name, `num_workers`
+    the number of rollout workers, `seed` the training's. `parameters` are the learner's, for all workers' environments
     together."""
 
     environment: str
@@ -34,7 +35,8 @@ class ActorConfig:
 
     @classmethod
     def read(cls, config: "ActorConfig | Mapping[str, Any]") -> "ActorConfig":
-        """From `policy_config`, `training_config` (`num_workers`, `seed` and PPO's parameters) and `env_config`.
+        """The config from a dictionary with `policy_config`, `training_config` (`num_workers`, `seed` and PPO's
+        parameters) and `env_config`; one that was read already is returned as it is.
 
         Raises:
             ConfigError: naming the key, what was found and what is allowed; also for a `state_dim` or an `action_dim`
