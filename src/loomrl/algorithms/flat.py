@@ -12,7 +12,7 @@ from loomrl.algorithms.peers import LayerWeights
 
 
 class TensorState(ABC):
-    """Whatever is saved and restored as tensors by name."""
+    """What a learning engine saves and restores, as tensors by name."""
 
     @abstractmethod
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -80,4 +80,5 @@ class FlatAdam:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
+        """Set the learning rate that the next step takes."""
         self._adam.param_groups[0]["lr"] = rate

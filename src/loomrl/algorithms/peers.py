@@ -20,7 +20,7 @@ Vector = Any  # (P,) float32: a NumPy array, or a tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and variance, float64 of any one shape, of `count` values each."""
+    """Mean and variance, float64 arrays of one shape; each entry is over `count` values."""
 
     mean: FloatArray
     var: FloatArray

@@ -181,7 +181,8 @@ class Multiplier:
 
     @torch.no_grad()
     def move(self, mean_cost: float, limit: float) -> None:
-        """Take one Adam step along `mean_cost - limit`; the multiplier stays at or above 0."""
+        """Take one Adam step upwards where `mean_cost` is above `limit`, downwards where it is below; the multiplier
+        stays at or above 0."""
         self._value.grad = torch.tensor([limit - mean_cost], dtype=torch.float64)
         self._adam.step()
         self._value.clamp_(min=0.0)
@@ -309,7 +310,8 @@ class PPOLagrangian(PPO):
         return state | {"costs_told": int(self._costs_told)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place. An entry that is missing there raises
+        KeyError."""
         super().load_state_dict(state)
         for name, tensor in self._cost_tensors().items():
             tensor.copy_(torch.from_numpy(np.asarray(state[f"cost.{name}"])))
@@ -327,6 +329,10 @@ def build(
     total_env_steps: int,
     peers: LearnerGroup = ALONE,
 ) -> PPOLagrangian:
-    """PPO-Lagrangian with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    """PPO-Lagrangian with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = first_policy(config, observation_space, action_space, seed, NAME)
     return PPOLagrangian(config, policy, total_env_steps, seed, peers)

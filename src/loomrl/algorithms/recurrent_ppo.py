@@ -137,7 +137,11 @@ def build(
     total_env_steps: int,
     peers: LearnerGroup = ALONE,
 ) -> RecurrentPPO:
-    """Recurrent PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    """Recurrent PPO with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = RecurrentPolicy.for_spaces(
         NAME,
         observation_space,

@@ -90,7 +90,8 @@ class CheckpointStore:
         self._lock.release()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove those above it, which were passed over, and all but the newest `keep`.
+        """Write a checkpoint; then remove those of later steps, which are corrupt or cannot be restored, and all but
+        the newest `keep`.
 
         Raises:
             ArtifactError: when the folder cannot be written; older checkpoints stay.

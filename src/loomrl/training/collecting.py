@@ -31,7 +31,8 @@ class SegmentCollector(Protocol):
 
 
 class Collecting(Protocol):
-    """Collects the trajectories of one learner. Each is learnt from before `collect` is called again."""
+    """Collects the trajectories of one learner, segment by segment. Each trajectory is learnt from before `collect` is
+    called again."""
 
     @property
     def is_resumable(self) -> bool:
@@ -40,7 +41,7 @@ class Collecting(Protocol):
 
     def begin(self, seed: int, num_rollouts: int | None) -> SegmentCollector:
         """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
-        anew, number i is seeded with `seed + i`."""
+        anew, number i is seeded with `seed + i`. Raises what making the environments raises."""
 
     def counts(self) -> dict[str, float]:
         """Counts of events since the last call, by name; the names are the same on all learners."""
@@ -54,7 +55,7 @@ class Collecting(Protocol):
         saved."""
 
     def load_state_dict(self, state: State) -> None:
-        """Let the first segment continue from `state_dict()`."""
+        """Let the first segment continue from a `state_dict()`; an empty one lets the environments begin anew."""
 
     def close(self) -> None:
         """Close the environments, or end the processes that step them."""
@@ -79,7 +80,7 @@ class OwnEnvironments:
 
     def begin(self, seed: int, num_rollouts: int | None = None) -> SegmentCollector:  # noqa: ARG002
         """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
-        anew, number i is seeded with `seed + i`."""
+        anew, number i is seeded with `seed + i`. Raises what `make_envs` raises."""
         if not self.is_resumable:
             self.close()
             envs = self._resources.enter_context(closing(self._make_envs(self._num_envs, "resumable")))

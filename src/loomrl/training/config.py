@@ -52,9 +52,9 @@ class ValidationConfig(Section):
 class CompressionConfig(Section):
     """How learners compress what they exchange: gradients, or how far their parameters moved.
 
-    `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's. `int8` sends bytes, with a scale for
-    every block, `top_k` the largest numbers only; what either leaves out is added to the next message (error feedback,
-    Karimireddy et al., arXiv 1901.09847).
+    `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's; `rank` is that of powersgd's thin
+    matrices. `int8` sends bytes, with a scale for every block; `top_k` sends the largest numbers only, `share` of all.
+    What either leaves out is added to the next message (error feedback, Karimireddy et al., arXiv 1901.09847).
     """
 
     method: Literal["none", "fp16", "bf16", "powersgd", "int8", "top_k"] = "none"

@@ -148,18 +148,20 @@ class PPOTrainer:
         return self._twin
 
     async def train(self, total_timesteps: int | None = None) -> TrainingResult:
-        """Train for so many environment steps (rounded up to whole rollouts) and return how it went.
+        """Train for so many environment steps (rounded up to whole rollouts) and return how it went. None: until
+        `total_episodes` ends training.
 
-        A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive;
-        when the task is cancelled, training ends after the update under way. With validation the best validated
-        policy is kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000): what is
-        lost, or cancelled, goes back to the last one.
+        A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive; when
+        the task is cancelled, training ends after the update under way. With validation the best validated policy is
+        kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000): what is lost, or
+        cancelled, goes back to the last one.
 
         Raises:
-            ConfigError: when neither `total_timesteps` nor `total_episodes` limits training, or learners cannot share
-                it, or there is no cluster for them.
+            ConfigError: when there is no environment, neither `total_timesteps` nor `total_episodes` limits training,
+                learners cannot share it, or there is no cluster for them.
             EnvironmentFault: when the environment breaks its API.
-            LoomRLError: when a metric is not finite.
+            ServiceError: when the head of the learners' cluster is gone.
+            LoomRLError: when a metric is not finite, or learners are lost again and again.
         """
         seed = derive(self.config.seed, Purpose.CALLS, self._calls)
         loop = self._loop(total_timesteps, seed)

@@ -265,13 +265,14 @@ def gradient_steps(
     thread: int, num_threads: int, counter: NDArray[np.int64], networks: PPONetworks, rows: RolloutRows, num_steps: int,
     permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: PPOWorkspace, metrics: FloatArray,
 ) -> None:  # fmt: skip
-    """Epochs over a rollout: one for each row of `permutations` (E, N), in batches of `batch_size` (the last smaller).
-    Part of an epoch is one over fewer rows.
+    """Run epochs over a rollout: one for each row of `permutations` (E, N), which says in which order its transitions
+    are taken, in batches of `batch_size` (the last smaller). A row that names some of the transitions only is a part of
+    an epoch.
 
-    Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) has a row
-    of zeros for each gradient step. Two threads may share the work: call it with thread 0, ..., num_threads - 1 at once
-    and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for the gradient's norm. The
-    sums are those of one thread, so the bits are.
+    Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) must have a
+    row of zeros for each gradient step, and is filled. Two threads may share the work: call it with thread 0, ...,
+    num_threads - 1 at once and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for
+    the gradient's norm. The sums are those of one thread, so the bits are.
     """
     num_rows, done = permutations.shape[1], 0
     for epoch in range(permutations.shape[0]):

@@ -92,7 +92,9 @@ class SACWorkspace(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Hyperparameters that stay the same within one call of `learn`."""
+    """Hyperparameters that stay the same within one call of `learn`: the number of the activation in `ACTIVATIONS`, the
+    bounds of the log standard deviation, `tau` of Polyak averaging, the entropy (in nats) that the temperature steers
+    towards, whether it is learnt, the learning rates, and Adam's number of the first step, from 1."""
 
     activation: int
     log_std_low: np.float32

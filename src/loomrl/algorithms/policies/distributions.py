@@ -265,7 +265,8 @@ class SquashedGaussianActions(GaussianActions):
 
 
 def action_distribution(space: gymnasium.Space[Any], squash: bool = False) -> Distribution:
-    """The distribution over an action space.
+    """The distribution over the actions of a space; with `squash` continuous actions are brought to their bounds by
+    tanh in place of clipping.
 
     Raises:
         ConfigError: for spaces without one, naming those that have one; for squashing what has no finite bounds.

@@ -35,8 +35,13 @@ ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 class TrainedPolicy(nn.Module, ABC):
     """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
 
-    A subclass adds its networks and `forward`, and names its `distribution_over` actions. Its constructor takes the
-    architecture and, for fresh weights, a generator: `load_policy` builds it again from `policy.json` alone.
+    A subclass adds its networks and `forward`, and names its `distribution_over` actions. `output_names` are the names
+    that `forward` gives, in the order of the exported graph's outputs. `network_keys` are those of
+    `PolicyArchitecture.network` that it is built by. `memory_size` is the number of columns of a recurrent policy's
+    memory; 0: it has none. `normalizer` is None where observations are not normalised.
+
+    Its constructor takes the architecture and, for fresh weights, a generator: `load_policy` builds it again from
+    `policy.json` alone.
     """
 
     memory_size = 0  # columns of the memory that a recurrent policy's `forward` takes beside observations

@@ -127,6 +127,7 @@ class DevicePPO(PPO):
         self._twin.load_state_dict(self._policy.state_dict())
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place; the policy on the CPU then has what was learnt,
+        too. An entry that is missing there raises KeyError."""
         super().load_state_dict(state)
         self._hand_over()

@@ -263,7 +263,12 @@ def first_policy(
     seed: int,
     algorithm: str = "ppo",
 ) -> ActorCriticPolicy:
-    """The policy before it has learnt anything; raises `ConfigError` for spaces no policy can handle."""
+    """The policy before it has learnt anything, with weights that follow from `seed`; `algorithm` is the name that
+    `policy.json` gets.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = ActorCriticPolicy.for_spaces(
         algorithm,
         observation_space,

@@ -67,8 +67,9 @@ class DeviceTrajectory:
 
 
 class DeviceCollector:
-    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself, with
-    `policy`, and random numbers come from a generator on the device that follows from `seed`.
+    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself, with `policy`,
+    and random numbers come from a generator on the device that follows from `seed`. `finished` holds (return, length)
+    of every episode that ended since it was last cleared.
 
     Raises:
         ConfigError: for actions that are neither Discrete nor a Box.

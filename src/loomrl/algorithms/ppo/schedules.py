@@ -120,7 +120,8 @@ class ScheduledPPO(Algorithm, Generic[_Policy]):
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place. An entry that is missing there raises
+        KeyError."""
         self._policy.load_arrays(below("policy.", state))
         self._load_optimizer(below("optimizer.", state))
         self._schedules.load_state_dict(state)

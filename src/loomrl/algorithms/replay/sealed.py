@@ -162,7 +162,8 @@ class SealedStorage(FolderStorage):
             array.settle()
 
     def close(self) -> None:
-        """Let another process have the folder; what was not flushed is lost."""
+        """Release the folder for another process; what was not flushed is lost, and the arrays must not be used any
+        more."""
         for array in self._arrays().values():
             array.close()
         self._resident.clear()

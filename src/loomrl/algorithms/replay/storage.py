@@ -124,7 +124,7 @@ class FolderStorage(Storage):
         return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
     def close(self) -> None:
-        """Let another process have the folder; this one's arrays must not be used any more."""
+        """Release the folder for another process; this one's arrays must not be used any more."""
         self._lock.release()
 
     def _unwritable(self, what: str, error: OSError) -> ArtifactError:

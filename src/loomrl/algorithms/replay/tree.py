@@ -49,7 +49,7 @@ class PriorityTree:
         return float(self.sums[-1])
 
     def rebuild(self) -> None:
-        """Compute all inner nodes anew from the leaves."""
+        """Compute the sums and the smallest of all inner nodes anew from the leaves."""
         refresh(self.sums, self.smallest, self.offsets, 0, self.num_leaves - 1)
 
 

@@ -63,7 +63,8 @@ class Machines:
 
 
 def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> float:
-    """Bytes of payload that one learner sends in one synchronisation, with this compression."""
+    """Bytes of payload that one learner sends in one synchronisation of its `work.num_parameters` numbers, with this
+    compression."""
     count = work.num_parameters
     match compression.method:
         case "none":
@@ -80,8 +81,8 @@ def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> flo
 
 
 def synchronisation_seconds(config: DistributedConfig, work: Work, machines: Machines) -> float:
-    """Seconds of one synchronisation once all learners are there: `int8` and `top_k` are gathered and decoded, others
-    all-reduced."""
+    """Seconds of one synchronisation once all learners are there; 0 for one learner. Messages of `int8` and `top_k` are
+    gathered and decoded, others are all-reduced."""
     num_bytes, count = bytes_per_synchronisation(config.compression, work), config.num_learners
     if count == 1:
         return 0.0

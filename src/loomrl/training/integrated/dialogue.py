@@ -56,8 +56,8 @@ class Dialogue:
         self.version: int | None = None
 
     def add_environment_message(self, text: str) -> bool:
-        """Append a message of the environment; returns False, and appends nothing, where the next prompt would be too
-        long."""
+        """Append a message of the environment, as the next prompt of the policy; returns True. Where the dialogue would
+        be longer than `max_prompt_tokens` nothing is appended; returns False."""
         tokens = self._tokenizer.prompt(text)
         if len(self.tokens) + len(tokens) > self._max_prompt_tokens:
             return False

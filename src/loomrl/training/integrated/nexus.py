@@ -83,7 +83,11 @@ class NexusWorker:
 
 
 class DistributedGymTraining:
-    """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`."""
+    """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`.
+
+    Raises:
+        ConfigError: without Ray, or where the cluster does not answer or has fewer CPUs than `num_workers`.
+    """
 
     def __init__(self, config: NexusConfig, gym_integration: GymPPOIntegration) -> None:
         ray = connected(config.num_workers, config.address, "NexusWorker.address")

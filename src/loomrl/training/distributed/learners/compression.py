@@ -29,12 +29,16 @@ class Averaging:
     for the others there; where one is lost or does not come in time, it raises torch's RuntimeError."""
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         raise NotImplementedError
 
     def state_dict(self) -> State:
-        """What is carried from one call to the next, arrays and numbers by name; empty where nothing is."""
+        """What is carried from one call of `average` to the next, arrays and numbers by name; empty where nothing
+        is."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -95,8 +99,12 @@ class AllReduceAveraging(Averaging):
         self._group = group
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 4 per number."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        4 per number.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         dist.all_reduce(vector, group=self._group)
         vector.div_(self._group.size())
         return vector.nbytes
@@ -114,8 +122,12 @@ class HalfPrecisionAveraging(Averaging):
         self._hook, self._group = self._HOOKS[method], group
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 2 per number."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        2 per number.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         self._hook(self._group, GradientBucket(vector)).wait()
         return vector.nbytes // 2
 
@@ -130,8 +142,12 @@ class PowerSGDAveraging(Averaging):
         self._state = powerSGD_hook.PowerSGDState(group, rank, FIRST_POWERSGD)
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 4 per number of the thin matrices and of what is no matrix."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        4 per number of the thin matrices and of what is no matrix.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         state = self._state
         is_whole, before = state.iter < FIRST_POWERSGD, state.total_numel_after_compression
         averaged = powerSGD_hook.powerSGD_hook(state, GradientBucket(vector, self._matrices)).wait()
@@ -206,8 +222,12 @@ class ErrorFeedbackAveraging(Averaging):
         self._left_out = torch.zeros(size)
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: the length of its message."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        the length of its message.
+
+        Raises:
+            RuntimeError: when another member is lost or late.
+        """
         wanted = vector + self._left_out
         message = self._code.encode(wanted)
         self._left_out = wanted - self._code.decode(message)
@@ -217,7 +237,7 @@ class ErrorFeedbackAveraging(Averaging):
         return message.numel()
 
     def state_dict(self) -> State:
-        """The error that earlier messages left out, array `left_out` (P,) float32."""
+        """What earlier messages left out and later ones must add: `left_out` (P,) float32."""
         return {"left_out": self._left_out.numpy().copy()}
 
     def load_state_dict(self, state: State) -> None:

@@ -41,8 +41,8 @@ class SharedParameters:
         self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
 
     def synchronise(self) -> int:
-        """Take one outer step along the learners' mean movement and set the parameters to the result; returns the bytes
-        of payload sent."""
+        """Take one outer step along the learners' mean movement and set the parameters to the result, in place; returns
+        the bytes of payload that this learner sent."""
         moved = self._agreed.data - self._parameters
         num_bytes = self.averaging.average(moved)
         self._agreed.grad = moved
@@ -131,7 +131,8 @@ class DistributedLearnerGroup(LearnerGroup):
     # --- numbers ---
 
     def all_reduce_moments(self, moments: Moments) -> Moments:
-        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979)."""
+        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979); mean and variance
+        keep their shape. Unchanged where no learner has any value."""
         shape = np.shape(moments.mean)
         rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
         count = rows[:, :1]

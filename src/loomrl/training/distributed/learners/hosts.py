@@ -20,8 +20,14 @@ _SHOWN = 3  # differences that are named
 
 
 def same_software(learn: Callable[[Json], None], task: "LearnerTask") -> tuple[Callable[[Json], None], Json]:
-    """The function and its argument for Ray Train to call in every learner's process: it calls `learn({"task": task})`
-    where the host's software equals this process's, and fails with ConfigError otherwise."""
+    """The function, and its argument, that Ray Train is to call in every learner's process. It compares the host's
+    software with this process's, and calls `learn({"task": task})` where they are equal. Otherwise it reports a
+    ConfigError to the coordinator and raises it.
+
+    Raises:
+        ConfigError: when an algorithm's entry point cannot be loaded here, or a package of the back-end is not
+            installed.
+    """
     import ray.cloudpickle
 
     algorithm, backend = task.job.config.algorithm, task.job.backend

@@ -85,7 +85,8 @@ def _create_group(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup
 
 
 class DistributedLearner:
-    """One of `num_learners` learners. `call` calls a method of the `Coordinator` and returns its result."""
+    """One of `num_learners` learners, number `rank` from 0. `call` is given the name of a method of the `Coordinator`
+    and its arguments, and returns its result."""
 
     def __init__(self, task: LearnerTask, rank: int, num_learners: int, call: Callable[..., Any]) -> None:
         self._task, self._call = task, call

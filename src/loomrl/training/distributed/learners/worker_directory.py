@@ -24,7 +24,11 @@ def packed(folder: Path) -> dict[str, bytes]:
 
 
 def unpacked(job: TrainingJob, files: Mapping[str, bytes], folder: Path) -> TrainingJob:
-    """The same job, with `snapshot_folder` set to `folder`, into which the snapshot's files are written."""
+    """The same job, with `snapshot_folder` set to `folder`, into which the snapshot's files are written first.
+
+    Raises:
+        ArtifactError: when a file cannot be written.
+    """
     for name, content in files.items():
         write_atomic(folder / name, content)
     return replace(job, snapshot_folder=folder)
@@ -52,6 +56,7 @@ class WorkerDirectory:
 
         Raises:
             ConfigError: when this machine has other software than the learner's.
+            ArtifactError: when the snapshot's files cannot be written here.
         """
         require_software(self._software, self._packed.config.algorithm, self._packed.backend)
         return self._job.algorithm(self._folder)
@@ -70,5 +75,5 @@ class WorkerDirectory:
         return self._job.process(f"worker {index} of learner {self._learner}", algorithm)
 
     def close(self) -> None:
-        """Delete the snapshot's files from this machine."""
+        """Delete the snapshot's files from this machine; what cannot be deleted stays, without an error."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -66,11 +66,16 @@ class ActorConfig:
         return spaces_of(self._recipe.definition)
 
     def environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` environments, on the back-end that is chosen for this environment."""
+        """A vector of `num_envs` environments, on the back-end that is chosen for this environment; `autoreset` as
+        `loomrl.environment.vector.choose.Autoreset` has it."""
         return make_vector(self._recipe, num_envs, autoreset, choose(self._recipe.definition))
 
     def algorithm(self) -> ScheduledPPO[Any]:
-        """PPO for all workers' environments, with the weights that all actors begin with."""
+        """PPO for all workers' environments, with the weights that all actors begin with. Its schedules stay constant.
+
+        Raises:
+            ConfigError: for spaces, or an engine, that PPO cannot handle.
+        """
         parameters = self.parameters.model_copy(update={"rollout_length": self.parameters.steps_per_rollout})
         seed = derive(self.seed, Purpose.WEIGHTS)
         algorithm = ppo.build(parameters, *self.spaces, seed=seed, total_env_steps=1)

@@ -87,7 +87,7 @@ class CollectedByWorkers:
         return self._saved or self._pool.state
 
     def load_state_dict(self, state: State) -> None:
-        """Let the first segment continue from `state_dict()`."""
+        """Let the first segment continue from a `state_dict()`; an empty one lets the environments begin anew."""
         self._saved = state
 
     def close(self) -> None:

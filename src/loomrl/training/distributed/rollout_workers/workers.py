@@ -44,7 +44,8 @@ class WorkerSetup(Protocol):
         """A new algorithm equal to the learner's before it has learnt anything."""
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose` has it."""
+        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose.Autoreset` has
+        it."""
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
         """A description of the process of worker `index`, JSON values; empty where no report needs it."""
