@@ -70,7 +70,8 @@ def explained_variance(value: FloatArray, returns: FloatArray) -> float:
 
 
 class RewardScaler:
-    """Divides rewards by the running standard deviation of the discounted return, and clips the result at ±10.
+    """Divides rewards by the running standard deviation of the discounted return, and clips the result at ±10. The
+    statistics are those of all learners' rewards (`peers`).
 
     Engstrom et al., arXiv 2005.12729, section 3 ("reward scaling"). The mean is kept: removing it would change which
     episode length is best.

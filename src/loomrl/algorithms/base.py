@@ -77,7 +77,8 @@ def settle_engine(asked: str, obstacle: str | None, num_threads: int | None = No
 
 
 class LearntPolicy(Protocol):
-    """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own."""
+    """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own. Observations of another
+    shape than the space's raise ConfigError."""
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Observations (B, *obs) -> greedy actions (B, *action)."""
@@ -98,7 +99,7 @@ class LearntPolicy(Protocol):
         """Copies of all that is learnt, by the names `load_policy` knows."""
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite the policy's arrays with copies of those that `arrays()` returned, by name."""
+        """Overwrite the policy's arrays with copies of those that `arrays()` of an equal policy returned, by name."""
 
     def save(self, folder: Path) -> None:
         """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which is made where it does not

@@ -223,8 +223,8 @@ class PPOLagrangian(PPO):
         return self.config.cost_limit
 
     def restart(self, total_env_steps: int | None) -> None:
-        """Go on with new episodes, as PPO does; the returns and lengths under way that costs are counted by begin anew,
-        too."""
+        """Go on with new episodes. Linear schedules begin again and end after `total_env_steps` (None: they stay
+        constant); the discounted costs and the lengths of the episodes under way are forgotten."""
         super().restart(total_env_steps)
         self._cost_scaler.restart()
         self._costs.restart()

@@ -44,7 +44,7 @@ class Normalizer:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.array(self.count)}
 
     def load(self, mean: NDArray[Any], var: NDArray[Any], count: NDArray[Any]) -> None:
-        """Overwrite mean and variance (I,) and their count, in place."""
+        """Overwrite mean and variance (I,) and their count, and compute `shift` and `scale` from them."""
         self.mean[:], self.var, self.count = mean, np.array(var), float(count)
         self.refresh()
 

@@ -129,7 +129,7 @@ class CompiledPolicy:
         return action.astype(self.action_space.dtype, copy=False)
 
     def bounded(self, sample: FloatArray) -> NDArray[Any]:
-        """A Gaussian sample (B, A) -> an action within bounds (B, *action)."""
+        """Samples of the Gaussian (B, A) -> actions within the bounds (B, *action), of the space's type."""
         action = np.maximum(np.minimum(sample, self.high), self.low)
         return action.astype(self.action_space.dtype, copy=False).reshape(-1, *(self.action_space.shape or ()))
 
@@ -172,7 +172,8 @@ class CompiledPolicy:
         return arrays
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. Of another policy's
+        arrays a missing name raises KeyError, another shape ValueError."""
         self._load_weights(arrays)
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})

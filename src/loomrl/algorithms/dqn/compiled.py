@@ -71,7 +71,8 @@ class GreedyNetwork:
 
 class CompiledDQNEngine(TensorState):
     """DQN's gradient steps by compiled kernels: equal to `TorchDQNEngine`'s within float tolerance. `network` is the
-    policy as rollout kernels take it."""
+    policy as rollout kernels take it. With `peers` of several learners a step waits for the others, and raises
+    RuntimeError where one is lost."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self._config, self._policy, self._peers = config, policy, peers

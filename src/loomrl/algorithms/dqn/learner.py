@@ -46,7 +46,8 @@ STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient ste
 
 class DQN(ReplayingAlgorithm[ActionValuePolicy]):
     """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting. `learner` is the engine
-    that takes the gradient steps."""
+    that takes the gradient steps. With `peers` of several learners `update` waits for the others, and raises
+    RuntimeError where one is lost."""
 
     learner: "TorchDQNEngine | CompiledDQNEngine"
 

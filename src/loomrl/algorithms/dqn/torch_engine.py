@@ -24,7 +24,8 @@ from loomrl.types import FloatArray
 
 
 class TorchDQNEngine(TensorState):
-    """Learns any `ActionValuePolicy` with PyTorch's autograd, also networks without compiled kernels."""
+    """DQN's gradient steps with PyTorch's autograd: for any `ActionValuePolicy`, also networks without compiled
+    kernels. With `peers` of several learners a step waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self.config, self.policy, self._peers = config, policy, peers

@@ -96,8 +96,8 @@ class TrainedPolicy(nn.Module, ABC):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution | None:  # noqa: ARG003
-        """The distribution over actions of a space, for a policy with these values of `network_keys`; None where the
-        policy has no such object.
+        """The distribution over the actions of a space; `network` is the architecture's `network`. None where a policy
+        needs no such object.
 
         Raises:
             ConfigError: for a space that the policy cannot act in.
@@ -106,7 +106,7 @@ class TrainedPolicy(nn.Module, ABC):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether actions are indices rather than vectors."""
+        """Whether the action space is Discrete, so that an action is one index."""
         return isinstance(self.action_space, gymnasium.spaces.Discrete)
 
     @property

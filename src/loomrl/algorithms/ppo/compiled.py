@@ -53,7 +53,8 @@ class CompiledRewardScaler(RewardScaler):
 
 
 class CompiledPPO(ScheduledPPO[CompiledPolicy]):
-    """Learns a `CompiledPolicy` from trajectories of its own `act` or collector."""
+    """Learns a `CompiledPolicy` from trajectories of its own `act` or collector. With `peers` of several learners
+    `update` waits for the others, and raises RuntimeError where one is lost."""
 
     engine = "compiled"
     _scaler_type = CompiledRewardScaler

@@ -94,7 +94,8 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 
 
 class PPO(ScheduledPPO[ActorCriticPolicy]):
-    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
+    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected. With `peers` of several
+    learners `update` waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(
         self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE

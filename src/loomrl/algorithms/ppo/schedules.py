@@ -28,7 +28,8 @@ class Schedules:
         self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
 
     def begin(self) -> tuple[float, float]:
-        """The learning rate and the clip range that the next update begins with."""
+        """A pair, the learning rate and the clip range that the next update begins with, as the schedules have them
+        now."""
         config = self._config
         left = max(0.0, 1.0 - self._env_steps / self._total_env_steps)
         rates = {

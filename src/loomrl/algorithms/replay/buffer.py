@@ -13,9 +13,8 @@ from loomrl.types import Trajectory
 
 
 class ReplayBuffer:
-    """The newest `spec.capacity` transitions, sampled uniformly with replacement. A `storage` in files raises
-    ArtifactError from `add`, `sample` and `state_dict` when its disk fails or is full; None: the transitions are in
-    memory."""
+    """The newest `spec.capacity` transitions, sampled uniformly with replacement. They are in memory where `storage` is
+    None. One in files raises ArtifactError from `add`, `sample` and `state_dict` when its disk fails or is full."""
 
     def __init__(self, spec: ReplaySpec, storage: Storage | None = None) -> None:
         self.spec = spec

@@ -23,7 +23,7 @@ from loomrl.system.processors import num_processors
 
 class CompiledSACEngine(TensorState):
     """SAC's gradient steps by compiled kernels. It holds all parameters in flat vectors; the policy's own become views
-    of them."""
+    of them. With `peers` of several learners a step waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(
         self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE

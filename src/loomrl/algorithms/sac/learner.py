@@ -42,7 +42,8 @@ MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
 
 class SAC(ReplayingAlgorithm[SACPolicy]):
     """Learns a `SACPolicy` from replayed transitions of its own sampling. `learner` is the engine that takes the
-    gradient steps."""
+    gradient steps. With `peers` of several learners `update` waits for the others, and raises RuntimeError where one is
+    lost."""
 
     learner: "TorchSACEngine | CompiledSACEngine"
 

@@ -20,7 +20,8 @@ from loomrl.algorithms.sac.policy import SACPolicy
 
 class TorchSACEngine(TensorState):
     """SAC's gradient steps with autograd. One Adam each moves the actor, both critics and the temperature; the targets
-    follow by one `lerp_`."""
+    follow by one `lerp_`. With `peers` of several learners a step waits for the others, and raises RuntimeError where
+    one is lost."""
 
     def __init__(
         self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
