@@ -310,8 +310,7 @@ class PPOLagrangian(PPO):
         return state | {"costs_told": int(self._costs_told)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal algorithm, in place. An entry that is missing there raises
-        KeyError."""
+        """Continue from `state_dict()` of an equal algorithm, in place."""
         super().load_state_dict(state)
         for name, tensor in self._cost_tensors().items():
             tensor.copy_(torch.from_numpy(np.asarray(state[f"cost.{name}"])))

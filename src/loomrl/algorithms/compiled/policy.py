@@ -172,8 +172,8 @@ class CompiledPolicy:
         return arrays
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. Of another policy's
-        arrays a missing name raises KeyError, another shape ValueError."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. A missing name
+        raises KeyError, a shape that does not fit ValueError."""
         self._load_weights(arrays)
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})

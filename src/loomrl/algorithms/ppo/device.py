@@ -128,6 +128,6 @@ class DevicePPO(PPO):
 
     def load_state_dict(self, state: State) -> None:
         """Continue from `state_dict()` of an equal algorithm, in place; the policy on the CPU then has what was learnt,
-        too. An entry that is missing there raises KeyError."""
+        too."""
         super().load_state_dict(state)
         self._hand_over()

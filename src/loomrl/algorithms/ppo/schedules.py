@@ -121,8 +121,7 @@ class ScheduledPPO(Algorithm, Generic[_Policy]):
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of an equal algorithm, in place. An entry that is missing there raises
-        KeyError."""
+        """Continue from `state_dict()` of an equal algorithm, in place."""
         self._policy.load_arrays(below("policy.", state))
         self._load_optimizer(below("optimizer.", state))
         self._schedules.load_state_dict(state)
