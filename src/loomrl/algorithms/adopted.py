@@ -17,11 +17,11 @@ _REQUIRED = ("num_envs", "rollout_length", "policy", "act", "update", "state_dic
 
 
 def adopted(built: Any, name: str) -> Algorithm:
-    """The algorithm itself where it derives from `Algorithm`, else one that hands everything on to it, with a
-    DeprecationWarning.
+    """The algorithm that `build` returned, as an `Algorithm`: itself where it derives from that class, else an
+    `AdoptedAlgorithm` around it, with a DeprecationWarning. `name` is the plug-in's, for messages.
 
     Raises:
-        ConfigError: when it has not all that an algorithm needs, naming what is missing.
+        ConfigError: when it lacks a member that every algorithm needs, naming what is missing.
     """
     if isinstance(built, Algorithm):
         return built
@@ -40,7 +40,8 @@ def adopted(built: Any, name: str) -> Algorithm:
 
 
 class HandingOn:
-    """Hands every public member on that the subclass does not have itself."""
+    """A wrapper: every public member that the subclass does not have itself is read from the object `to`. A name that
+    begins with an underscore, or that the object does not have either, raises AttributeError."""
 
     def __init__(self, to: Any) -> None:
         self._to = to
@@ -57,8 +58,8 @@ def _handed_on(name: str) -> Any:
 
 
 class AdoptedAlgorithm(HandingOn, Algorithm):
-    """Hands everything on to an algorithm that does not derive from the base class; what that one lacks is as in the
-    base class."""
+    """A wrapper around an algorithm that does not derive from the base class. Calls go to that algorithm, and raise
+    what it raises; what it does not have is as in the base class."""
 
     def __init__(self, algorithm: Any) -> None:
         super().__init__(algorithm)
@@ -73,15 +74,21 @@ class AdoptedAlgorithm(HandingOn, Algorithm):
 
     @property
     def cost_limit(self) -> float | None:
+        """The wrapped algorithm's limit on the mean cost of an episode; None where it has none, and return alone
+        decides."""
         limit: float | None = getattr(self._to, "cost_limit", None)
         return limit
 
     @property
     def policy(self) -> LearntPolicy:
+        """The wrapped algorithm's policy as it is now; one without `play` comes as a `SteppedPolicy`."""
         policy: LearntPolicy = self._stepped or self._to.policy
         return policy
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
+        """The collector that the wrapped algorithm makes for `envs`, whose episodes begin from `seed`; the base
+        class's, which asks `act` or the algorithm's own, where it makes none. `act` also reaches a collector of the
+        older shape, `collect(act, num_steps, rng)`."""
         make = getattr(self._to, "collector", None)
         if make is None:
             return super().collector(envs, seed, act)
@@ -91,22 +98,24 @@ class AdoptedAlgorithm(HandingOn, Algorithm):
         return cast(RolloutCollector, with_act)
 
     def close(self) -> None:
+        """Close the wrapped algorithm; nothing happens where it has no `close`."""
         getattr(self._to, "close", super().close)()
 
 
 class SteppedPolicy(HandingOn):
-    """A policy without `play`, whose episodes are stepped."""
+    """A wrapper around a policy without `play`: the caller steps its episodes."""
 
     def __call__(self, obs: NDArray[Any]) -> Any:
         return self._to(obs)
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
-        """None: its episodes are stepped."""
+        """Always None: the policy cannot play whole episodes by itself, so the caller steps the environments."""
         return None
 
 
 class CollectorWithAct(HandingOn):
-    """A collector of the older shape, `collect(act, num_steps, rng)`, with what acts."""
+    """A wrapper around a collector of the older shape, `collect(act, num_steps, rng)`. It passes on `act`, the function
+    that chooses the actions."""
 
     def __init__(self, collector: Any, act: ActFunction) -> None:
         super().__init__(collector)
@@ -118,6 +127,7 @@ class CollectorWithAct(HandingOn):
         return getattr(self._to, "is_resumable", False)
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> CollectedRollout:
-        """The next `num_steps` steps of every environment, with what acts."""
+        """The rollout of the next `num_steps` steps in every environment, with actions that the `act` given to this
+        wrapper chooses. Raises what the wrapped collector raises."""
         rollout: CollectedRollout = self._to.collect(self._act, num_steps, rng)
         return rollout

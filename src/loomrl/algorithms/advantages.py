@@ -18,10 +18,11 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> FloatArray:
-    """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, equation 16), all arrays (T, B).
+    """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, equation 16): arrays (T, B) -> advantages
+    (T, B), float64.
 
-    `next_value` is the value of the true successor, also where an episode ended: a truncated episode bootstraps
-    from it, a terminated one does not, and neither lets the next episode's advantage flow back.
+    `next_value` is the value of the true successor, also where an episode ended: a truncated episode bootstraps from
+    it, a terminated one does not, and neither lets the next episode's advantage flow back.
     """
     error = reward + gamma * next_value * ~terminated - value  # (T, B): the temporal-difference residuals
     keep = gamma * gae_lambda * ~(terminated | truncated)  # (T, B)
@@ -36,10 +37,10 @@ def generalized_advantages(
 def successor_values(
     value: FloatArray, ended: NDArray[np.bool_], last_or_ended_value: FloatArray
 ) -> FloatArray:  # all (T, B), the last argument (K,)
-    """Values of the true successors, from as few evaluations as possible.
+    """Values of the true successors (T, B), from as few evaluations as possible; `value` and `ended` are (T, B).
 
-    Inside an episode the successor is the next row. `last_or_ended_value` holds the others, those that
-    `needs_successor_value` names, in that order.
+    Inside an episode the successor is the next row. `last_or_ended_value` (K,) holds the others: the values of the
+    successors of those K steps that `needs_successor_value` marks, in the order of (T, B).
     """
     next_value = np.empty_like(value)
     next_value[:-1] = value[1:]
@@ -48,7 +49,8 @@ def successor_values(
 
 
 def needs_successor_value(ended: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(T, B) mask of the steps whose successor is not the next row of the trajectory."""
+    """Mask (T, B) of the steps whose successor is not the next row of the trajectory: where `ended` (T, B) is true, and
+    the whole last row."""
     needed = ended.copy()
     needed[-1] = True
     return needed
@@ -68,10 +70,11 @@ def explained_variance(value: FloatArray, returns: FloatArray) -> float:
 
 
 class RewardScaler:
-    """Divides rewards by the running standard deviation of the discounted return, clipped at ±10.
+    """Divides rewards by the running standard deviation of the discounted return, and clips the result at ±10. The
+    statistics are those of all learners' rewards (`peers`).
 
-    Engstrom et al., arXiv 2005.12729, section 3 ("reward scaling"). The mean is kept: removing it would change
-    which episode length is best.
+    Engstrom et al., arXiv 2005.12729, section 3 ("reward scaling"). The mean is kept: removing it would change which
+    episode length is best.
     """
 
     CLIP = 10.0

@@ -12,7 +12,11 @@ ARCHITECTURE = "policy.json"
 
 
 class PolicyArchitecture(Document):
-    """`policy.json`: what the weights belong to. `observation` and `action` are spaces as JSON."""
+    """`policy.json`: what must be built before a policy's weights can be loaded.
+
+    `algorithm` names the algorithm, `observation` and `action` are the spaces as JSON, `hidden_sizes` the widths of the
+    hidden layers. `network` holds what else the class of policies is built by, such as `memory_size`.
+    """
 
     format_version: Literal[1] = 1
     algorithm: str

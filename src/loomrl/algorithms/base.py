@@ -26,15 +26,17 @@ MOST_UNSAVED_SEGMENTS = 4  # a training that keeps an algorithm's files saves it
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What an algorithm may know of the training it is part of. The defaults are those of one that has none.
+    """What an algorithm may know of the training it is part of. The defaults are those of a training that offers
+    nothing.
 
-    `folder`, which whoever uses it makes in `build`, is there for files that stand beside the run's checkpoints, in
-    place of memory. Whoever gives it keeps it for as long, and saves a state after at most `MOST_UNSAVED_SEGMENTS`
-    segments of `segment_env_steps` (rounded up to whole updates). So long must the files hold what the newest saved
-    state refers to, whenever the process is killed.
+    `folder` is for files that the algorithm keeps on the disk in place of memory; None: there is no such folder. An
+    algorithm that uses it makes it in `build`. It stays as long as the run's checkpoints. A state is saved after at
+    most `MOST_UNSAVED_SEGMENTS` segments of `segment_env_steps` environment steps (rounded up to whole updates). Until
+    then the files must hold what the newest saved state refers to, even if the process is killed.
 
-    `frame_places` (k, n) says, where an observation is the last k of an environment (`environment.frame_stack`), at
-    which places of the flat observation the n values of each stand, the oldest first.
+    `frame_places` (k, n) is for environments whose observation stacks the last k frames (`environment.frame_stack`):
+    row i holds the places of the n values of frame i in the flat observation, the oldest frame first. None: frames are
+    not stacked.
     """
 
     folder: Path | None = None
@@ -46,17 +48,22 @@ ALONE = TrainingContext()
 
 
 def below(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries whose names begin with a prefix, by what follows it."""
+    """The entries whose names begin with `prefix`, by the rest of their names; empty where there are none."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def settle_engine(asked: str, obstacle: str | None, num_threads: int | None = None) -> str:
-    """`compiled` or `torch`, from what the config asks for (`auto`, too) and what keeps the policy from being compiled;
-    `device`, where that is asked for. `num_threads` None is what the engine takes by itself.
+    """The name of the engine that learns: "compiled", "torch" or "device".
+
+    Args:
+        asked: what the config asks for: one of these names, or "auto" for "compiled" where there is no obstacle, else
+            "torch".
+        obstacle: what keeps the policy from being compiled, as words for a message; None: nothing does.
+        num_threads: how many threads the config asks for; None leaves it to the engine.
 
     Raises:
-        ConfigError: for `compiled` where there is such an obstacle, naming it; for `num_threads: 2` where it would
-            change nothing, on any engine but the compiled one.
+        ConfigError: for "compiled" where there is an obstacle, naming it; for `num_threads` above 1 on any engine but
+            the compiled one.
     """
     if asked == "compiled" and obstacle is not None:
         raise ConfigError(f"training.parameters.engine: compiled cannot learn {obstacle}; set it to auto or torch")
@@ -70,7 +77,8 @@ def settle_engine(asked: str, obstacle: str | None, num_threads: int | None = No
 
 
 class LearntPolicy(Protocol):
-    """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own."""
+    """What training needs of a policy: `TrainedPolicy` in torch, or a compiled engine's own. Observations of another
+    shape than the space's raise ConfigError."""
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Observations (B, *obs) -> greedy actions (B, *action)."""
@@ -79,17 +87,23 @@ class LearntPolicy(Protocol):
         """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:
-        """One greedy episode for each seed in one call: returns and lengths, in the order of the seeds. None where it
-        cannot: the caller then steps the environments itself."""
+        """Play one greedy episode for each seed in one call: returns and lengths, in the order of the seeds. None where
+        the policy cannot play in these environments: the caller then steps them itself.
+
+        Raises:
+            EnvironmentFault: for an observation or a reward that is not finite, or an episode that does not end.
+            LoomRLError: when the policy's outputs are not finite.
+        """
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Copies of all that is learnt, by the names `load_policy` knows."""
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite the policy's arrays with copies of those that `arrays()` returned, by name."""
+        """Overwrite the policy's arrays with copies of those that `arrays()` of an equal policy returned, by name."""
 
     def save(self, folder: Path) -> None:
-        """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which exists."""
+        """Write the policy to `policy.safetensors` and `policy.json` in `folder`, which is made where it does not
+        exist."""
 
 
 class CollectedRollout(Protocol):
@@ -104,10 +118,8 @@ class CollectedRollout(Protocol):
 
 
 class RolloutCollector(Protocol):
-    """Steps environments for an algorithm. Who makes one names what acts; `collect` only asks for more.
-
-    Episodes go on from one `collect` to the next.
-    """
+    """Steps environments for an algorithm. What chooses the actions is settled when a collector is made; `collect` only
+    asks for more steps. Episodes go on from one `collect` to the next."""
 
     @property
     def finished(self) -> list[tuple[float, int]]:
@@ -119,7 +131,12 @@ class RolloutCollector(Protocol):
         rollout's `cut()`, which `Trajectory` has."""
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> CollectedRollout:
-        """The next `num_steps` steps of every environment."""
+        """The rollout of the next `num_steps` steps in every environment; `rng` draws the noise of the actions.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API, or gives a value that is not finite.
+            LoomRLError: when an action is not finite.
+        """
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """The environments and their episodes so far: arrays (B, ...)."""
@@ -129,11 +146,12 @@ class RolloutCollector(Protocol):
 
 
 class Algorithm(ABC):
-    """Learns from trajectories. Acting for evaluation and serving is its `policy`'s business.
+    """Learns from trajectories. Acting for evaluation and serving is the business of its `policy`.
 
-    A subclass sets `num_envs` and `rollout_length`, writes the abstract members, and overrides those whose default does
-    not fit. It may have members of its own besides. One whose name nearly is that of a member which the subclass does
-    not have raises `ConfigError`, with both names, as soon as the class is made.
+    A subclass sets `num_envs` and `rollout_length` (steps in each environment between two updates), writes the abstract
+    members, and overrides those whose default does not fit. `engine` names what computes its updates, `device` where
+    they run: "cpu", or the GPU's name. A subclass may have members of its own besides. One whose name nearly is that of
+    a member which the subclass does not have raises `ConfigError`, with both names, as soon as the class is made.
     """
 
     num_envs: int
@@ -147,7 +165,7 @@ class Algorithm(ABC):
 
     @property
     def cost_limit(self) -> float | None:
-        """What an episode may cost in the mean. Validation prefers policies within it, whatever their return; None:
+        """The limit on the mean cost of an episode. Validation prefers policies within it, whatever their return. None:
         return alone decides."""
         return None
 
@@ -158,20 +176,25 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Explore: sample actions for raw observations (B, *obs)."""
+        """Explore: sample actions (B, *action) for raw observations (B, *obs)."""
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
-        """What collects for it in `envs`, whose episodes begin from `seed`. By default a `Collector`, which asks `act`
-        in every step, or the algorithm's own where it is None. One that acts in another way need not ask it."""
+        """A collector of this algorithm's rollouts in `envs`, whose episodes begin from `seed`.
+
+        By default a `Collector`, which asks `act` in every step, or the algorithm's own `act` where it is None. A
+        collector that acts in another way need not ask it.
+        """
         return Collector(envs, seed, act or self.act)
 
     @abstractmethod
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from one trajectory, or whatever its own collector gives, and return metrics."""
+        """Learn from one trajectory, or from whatever rollout the algorithm's own collector gives. Returns metrics by
+        name, as a rule means over the gradient steps; a figure that is not finite is a value like others, and the
+        caller ends the training."""
 
     def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with `log_prob` (T, B) of its actions by the policy as it is now, in its extras, for learning
-        from it after an update. Required where the plug-in says `ACTS_BY_POLICY`.
+        """The same trajectory, with the log-probabilities of its actions by the policy as it is now, `log_prob` (T, B),
+        in its extras: for learning from it after an update. Required where the plug-in says `ACTS_BY_POLICY`.
 
         Raises:
             NotImplementedError: where the algorithm has none.
@@ -180,7 +203,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Everything that continuing to the bit needs."""
+        """All state that a bit-identical continuation needs: arrays, numbers and texts by name."""
 
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
@@ -191,7 +214,7 @@ class Algorithm(ABC):
         """
 
     def close(self) -> None:
-        """Let go of its files. By default it has none."""
+        """Close the files that the algorithm keeps. By default it has none."""
         return
 
 
@@ -218,8 +241,9 @@ def _annotations(kind: type) -> dict[str, Any]:
 
 @runtime_checkable
 class AlgorithmPlugin(Protocol):
-    """The three names that a plug-in, a module or an object, must offer. `loomrl.algorithms.plugin.LoadedPlugin` lists
-    those it may offer besides, with their defaults."""
+    """What a plug-in, a module or an object, must offer: `NAME`, by which configs ask for the algorithm, `Config`, the
+    class of its parameters, and `build`. `loomrl.algorithms.plugin.LoadedPlugin` lists what it may offer besides, with
+    the defaults."""
 
     NAME: str
     Config: type[Section]
@@ -233,4 +257,9 @@ class AlgorithmPlugin(Protocol):
         seed: int,
         total_env_steps: int,
     ) -> Algorithm:
-        """Make the algorithm for one pair of spaces; raises `ConfigError` for spaces it cannot handle."""
+        """Make the algorithm for one pair of spaces, with first weights that follow from `seed`; `total_env_steps` is
+        where its schedules end.
+
+        Raises:
+            ConfigError: for spaces the algorithm cannot handle.
+        """

@@ -12,7 +12,7 @@ from loomrl.algorithms.peers import LayerWeights
 
 
 class TensorState(ABC):
-    """Whatever is saved and restored as tensors by name."""
+    """What a learning engine saves and restores, as tensors by name."""
 
     @abstractmethod
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -23,13 +23,18 @@ class TensorState(ABC):
         return {name: value.numpy().copy() for name, value in self.tensors()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over all tensors from `state_dict()`, in place."""
+        """Take over all tensors from `state_dict()`, in place. A tensor that is missing there raises KeyError."""
         for name, value in self.tensors():
             value.copy_(torch.from_numpy(np.asarray(state[name])))
 
 
 class FlatParameters:
-    """Makes every parameter, and its gradient, a view into one vector. The module goes on as before."""
+    """Moves a module's parameters, and their gradients, into one vector each, of which they become views. The module
+    works as before.
+
+    `vector` (P,) holds all parameters, `gradient` (P,) all gradients; `matrices` says where the weights of each layer
+    lie in them.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         parameters = list(module.parameters())
@@ -50,14 +55,15 @@ class FlatParameters:
             start = end
 
     def clip_gradient(self, max_norm: float) -> Tensor:
-        """Scale the gradient to at most `max_norm` (global L2 norm); returns the norm it had."""
+        """Scale the gradient in place to at most `max_norm` (global L2 norm); returns the norm () it had before."""
         norm: Tensor = torch.linalg.vector_norm(self.gradient)
         self.gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
 
 class FlatAdam:
-    """Fused Adam on one vector, with its state made as its first step would make it."""
+    """Torch's fused Adam on one vector (P,), whose `state` (`step`, `exp_avg`, `exp_avg_sq`) exists before the first
+    step, so that it can be saved and restored at any time."""
 
     def __init__(self, vector: Tensor, learning_rate: float, eps: float = 1e-8) -> None:
         self._adam = torch.optim.Adam([vector], lr=learning_rate, eps=eps, fused=True)
@@ -74,4 +80,5 @@ class FlatAdam:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
+        """Set the learning rate that the next step takes."""
         self._adam.param_groups[0]["lr"] = rate

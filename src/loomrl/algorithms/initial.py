@@ -33,10 +33,11 @@ def dense_actor_critic(
     num_outputs: int,
     log_std: float | None,
 ) -> Arrays:
-    """Actor and critic with an encoder each, under the names of `ActorCriticPolicy`'s state.
+    """First weights, float32, of an actor and a critic with an encoder each, by their names in `ActorCriticPolicy`'s
+    state.
 
     Gains: sqrt(2) in the encoders, 0.01 for the actor's outputs (early actions are centred), 1 for the value. `log_std`
-    is the first log standard deviation of a Gaussian over `num_outputs` values; None means logits.
+    is the first log standard deviation of a Gaussian over `num_outputs` values; None: the outputs are logits.
     """
     arrays: Arrays = {}
     head = "head.logits" if log_std is None else "head.mean"

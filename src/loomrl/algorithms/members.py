@@ -6,10 +6,12 @@ _LONG = 10  # letters from which on two of them may be wrong
 
 
 def misspelt(names: Iterable[str], known: Iterable[str]) -> tuple[str, str] | None:
-    """A public name that nearly is a known one which is not among the names, and that one; None where there is none.
+    """A pair (name, known name): a public name that looks like a misspelling of a known one which is not among `names`.
+    None where there is no such pair; of several, the first in alphabetical order.
 
-    Nearly: but for capitals and underscores, one letter is wrong, missing, too many or has changed places with the
-    next; in a name of ten letters or more, two. A longer name with the known one at its end, `MyPolicy`, is no slip.
+    A misspelling differs, but for capitals and underscores, by one letter that is wrong, missing, too many or has
+    changed places with the next; in a name of ten letters or more, by two. A longer name with the known one at its end,
+    such as `MyPolicy`, is not taken for one.
     """
     found = {name for name in names if not name.startswith("_")}
     absent = sorted(set(known) - found)
@@ -20,7 +22,8 @@ def misspelt(names: Iterable[str], known: Iterable[str]) -> tuple[str, str] | No
 
 
 def describe_slip(name: str, right: str) -> str:
-    """What to do about a misspelt name; the sentence begins with the name."""
+    """The message about a misspelt name: a sentence that begins with `name`, asks whether `right` was meant, and says
+    what to do."""
     return (
         f"{name}: unknown member; did you mean {right!r}? Rename it; one that is meant to be something else begins "
         "with an underscore"

@@ -22,9 +22,10 @@ _Policy = TypeVar("_Policy", bound=TrainedPolicy)
 
 
 class ReplayingAlgorithm(Algorithm, Generic[_Policy]):
-    """Learns a policy from replayed transitions of its own acting.
+    """Learns a policy from replayed transitions of its own acting. `learner` takes the gradient steps, and holds what
+    is learnt beside the policy.
 
-    With `peers` each learner replays what it saw itself; environment steps are those of all of them.
+    With `peers` each learner replays what it saw itself; environment steps are counted over all of them.
     """
 
     learner: TensorState  # takes gradient steps, and holds what is learnt beside the policy
@@ -66,7 +67,7 @@ class ReplayingAlgorithm(Algorithm, Generic[_Policy]):
 
     @property
     def policy(self) -> _Policy:
-        """The policy as it is now."""
+        """The policy as it is now: the same object all along, changed by `update`."""
         return self._policy
 
     def _remember(self, trajectory: Trajectory) -> None:
@@ -75,30 +76,40 @@ class ReplayingAlgorithm(Algorithm, Generic[_Policy]):
         self._steps_ahead = 0
 
     def state_dict(self) -> State:
-        """The engine's state, the replay and the number of steps."""
+        """The state of the learner, the replay and the counts of environment steps: arrays and numbers by name. A
+        replay on the disk only says where it stands.
+
+        Raises:
+            ArtifactError: when a replay on the disk cannot be written.
+        """
         state: State = {f"learner.{name}": value for name, value in self.learner.state_dict().items()}
         state |= {f"replay.{name}": value for name, value in self._replay.state_dict().items()}
         return state | {"env_steps": self._env_steps, "steps_ahead": self._steps_ahead}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place.
+
+        Raises:
+            ArtifactError: when the replay's files do not hold what the state refers to, and nothing has changed then;
+                when the replay is of another shape or kind of storage.
+        """
         self._replay.load_state_dict(below("replay.", state))  # first: it may lack what the state refers to
         self.learner.load_state_dict(below("learner.", state))
         self._env_steps, self._steps_ahead = int(state["env_steps"]), int(state["steps_ahead"])
 
     def close(self) -> None:
-        """Close the replay buffer's storage, and its folder where it has one."""
+        """Close the replay buffer's storage; a folder is then free for another process."""
         self._storage.close()
 
 
 def replay_storage(config: ReplayingConfig, context: TrainingContext) -> Storage:
-    """Memory, or the folder that training gives; it holds what was saved as long as `TrainingContext` demands.
-
-    Where keys are configured its files are encrypted.
+    """The storage of an algorithm's replay: memory, or files in the folder that the training offers. A state that was
+    saved can be restored from the files for as long as `TrainingContext` demands. Where keys are configured the files
+    are encrypted.
 
     Raises:
-        ConfigError: for `disk` where there is no folder, or it was written with keys that are not configured, or
-            without any and some are.
+        ConfigError: for `disk` where there is no folder; where the folder is encrypted and no key is configured, or the
+            one it was written with is not; where the folder holds plain files and keys are configured.
         ArtifactError: when the folder cannot be made, is held by another process, or was changed.
     """
     if config.replay_storage == "memory":

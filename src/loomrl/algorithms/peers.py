@@ -20,7 +20,7 @@ Vector = Any  # (P,) float32: a NumPy array, or a tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and variance, float64 of any one shape, of `count` values each."""
+    """Mean and variance, float64 arrays of one shape; each entry is over `count` values."""
 
     mean: FloatArray
     var: FloatArray
@@ -28,7 +28,7 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> "Moments":
-        """Mean, variance and count of the columns of rows (N, ...)."""
+        """Mean, variance and count over the rows of an array (N, ...): `mean` and `var` (...) float64, `count` N."""
         values = rows.astype(np.float64, copy=False)
         return cls(np.asarray(values.mean(0)), np.asarray(values.var(0)), float(len(rows)))
 
@@ -42,11 +42,14 @@ class LayerWeights(NamedTuple):
 
 
 class LearnerGroup:
-    """All learners of a policy, as one of them sees them. Vectors are float32 arrays or tensors and are changed in
-    place.
+    """All learners of a policy, as one of them sees them. Every method but the state's and the metrics' may be a
+    meeting, in which each learner waits for the others. This class itself is a group of one learner: nothing is sent,
+    every value stays as it is, and nothing can fail. In a group of several a meeting raises RuntimeError where another
+    learner is lost or does not come in time.
 
-    The learners either average every gradient, or take steps of their own and synchronise their parameters from time to
-    time. This class itself is a group of one learner: nothing is sent, and every value stays as it is.
+    Vectors are float32 arrays or tensors and are changed in place. `rank` is this learner's number, from 0. Where
+    `all_reduces_gradients` is true, `all_reduce_gradient` must be called before every gradient step; else learners take
+    steps of their own and synchronise their parameters from time to time.
     """
 
     rank: int = 0  # this learner's, from 0
@@ -59,21 +62,26 @@ class LearnerGroup:
         return math.inf
 
     def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Register a parameter vector (P,) and the matrices in it; called once for each optimiser. All copies become
-        the first learner's."""
+        """Register a parameter vector (P,) and the matrices that lie in it; called once for each optimiser. All
+        learners' copies become equal to the first learner's, in place."""
 
     def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Replace a gradient (P,) of a mean loss in place by the mean over all learners, whose batches are of one size.
-        `number` counts vectors in the order of `register_parameters`."""
+        """Replace a gradient (P,) of a mean loss in place by the mean over all learners; their batches must be of one
+        size.
+
+        `number` says to which vector it belongs, counted from 0 in the order of `register_parameters`. In a group of
+        several it waits for the other learners, and raises RuntimeError where one is lost or late.
+        """
 
     def count_steps(self, num_steps: int) -> None:
-        """Count gradient steps this learner has taken; parameters are synchronised where that is due."""
+        """Count gradient steps this learner has taken. Where that is due, all learners' parameters are synchronised in
+        the same call."""
 
     def synchronise(self) -> None:
         """Make all learners' parameters equal now; does nothing where no step was taken since they were."""
 
     def all_reduce_moments(self, moments: Moments) -> Moments:
-        """Mean, variance and count of all learners' values together, of the shape that is given."""
+        """Mean, variance and count of all learners' values together; mean and variance keep their shape."""
         return moments
 
     def all_reduce_mean(self, values: FloatArray) -> FloatArray:
@@ -85,7 +93,8 @@ class LearnerGroup:
         return compute()
 
     def metrics(self) -> dict[str, float]:
-        """What communication has cost this learner since the last call, such as `bytes_sent`; empty where nothing."""
+        """What communication has cost this learner since the last call, by name, such as `bytes_sent`; empty for a
+        learner alone."""
         return {}
 
     def state_dict(self) -> State:

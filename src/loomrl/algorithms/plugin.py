@@ -30,9 +30,11 @@ _BUILD = frozenset({"seed", "total_env_steps", _CONTEXT, _FORMER_CONTEXT, _PEERS
 class LoadedPlugin:
     """An algorithm that was found. The fields have the names of the module's members.
 
-    `Policy` is the class of its policies; None: `ActorCriticPolicy`. `ACTS_BY_POLICY` says that acting depends on
-    nothing but the policy's arrays, so that others who have them can collect for it; the algorithm then has
-    `with_log_prob`. `takes_peers` says that its `build` takes `peers`, and several learners can learn one policy.
+    `NAME` is what configs ask for, `Config` the class of its parameters, `module` the plug-in itself. `Policy` is the
+    class of its policies; None: `ActorCriticPolicy`. `ACTS_BY_POLICY` says that acting depends on nothing but the
+    policy's arrays, so that others who have them can collect for it; the algorithm then has `with_log_prob`.
+    `takes_peers` says that its `build` takes `peers`, so that several learners can learn one policy; `takes_context`
+    that it takes a `TrainingContext`.
     """
 
     NAME: str
@@ -45,7 +47,8 @@ class LoadedPlugin:
 
     @classmethod
     def of(cls, plugin: AlgorithmPlugin, place: str) -> Self:
-        """Of a module, or an object, that offers NAME, Config and build. `place` is where it comes from.
+        """Read what a plug-in, a module or an object with NAME, Config and build, offers; optional members get their
+        defaults. `place` says where it comes from, for messages.
 
         Raises:
             ConfigError: for a member, or an argument of `build`, that nearly has the name of a known one, naming both.
@@ -69,7 +72,7 @@ class LoadedPlugin:
     def choose_engine(
         self, config: Any, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str:
-        """The name of the engine that `build` takes for two spaces: torch, where the plug-in has no choice.
+        """The name of the engine on which `build` learns in these two spaces: "torch" where the plug-in has no choice.
 
         Raises:
             ConfigError: when the engine that is asked for cannot learn in these spaces.
@@ -82,10 +85,12 @@ class LoadedPlugin:
         return hasattr(self.module, "choose_engine")
 
     def for_backend(self, config: Any, backend: str) -> Section:
-        """The config as it is for environments of a back-end: as it was, where the plug-in does not say.
+        """The config, adapted to environments of the back-end `backend`; unchanged where the plug-in has no
+        `for_backend`.
 
         Raises:
-            ConfigError: for a back-end from which the algorithm does not learn; "device", where it does not say.
+            ConfigError: for a back-end from which the algorithm does not learn; that is "device" where the plug-in has
+                no `for_backend`.
         """
         adapted: Section = config
         if hasattr(self.module, "for_backend"):
@@ -108,7 +113,8 @@ class LoadedPlugin:
         context: TrainingContext = ALONE,
         peers: LearnerGroup = NO_PEERS,
     ) -> Algorithm:
-        """Make the algorithm for one pair of spaces. The last two reach a plug-in whose `build` takes them.
+        """Make the algorithm for one pair of spaces. `context` and `peers` reach a plug-in whose `build` takes them;
+        others are built without them.
 
         Raises:
             ConfigError: for spaces it cannot handle; for a member of the algorithm that is misspelt or missing.
@@ -134,7 +140,8 @@ class LoadedPlugin:
 def accepted_arguments(build: Callable[..., Any], context: TrainingContext, peers: LearnerGroup) -> dict[str, Any]:
     """Those of the optional arguments `context` and `peers` that a plug-in's `build` takes, by name.
 
-    For one release `context` is also given to a `build` that takes it under its former name, `surroundings`.
+    For one release a `build` that takes the context under its former name, `surroundings`, is given it too, with a
+    DeprecationWarning.
     """
     accepted = inspect.signature(build).parameters
     offered: dict[str, Any] = {_CONTEXT: context, _PEERS: peers}

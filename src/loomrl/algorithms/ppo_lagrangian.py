@@ -47,7 +47,12 @@ _OTHER = 0x5C057  # tells the second critic's first weights from the policy's
 
 
 class PPOLagrangianConfig(ppo.Config):
-    """PPO's parameters, and those of the cost limit and its multiplier."""
+    """PPO's parameters, and those of the cost limit and its multiplier.
+
+    `cost_limit` is the greatest mean cost of an episode that is allowed. `cost_gamma` and `cost_gae_lambda` are to
+    costs what `gamma` and `gae_lambda` are to rewards. `initial_multiplier` is the first weight of costs against
+    rewards, `multiplier_learning_rate` the step of its Adam.
+    """
 
     cost_limit: float = Field(default=25.0, ge=0)  # of an episode's summed costs, in the mean
     cost_gamma: float = Field(default=0.99, ge=0, le=1)
@@ -70,13 +75,14 @@ Config = PPOLagrangianConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class CostBatch(PPOBatch):
-    """N transitions whose `advantage` combines reward and cost, with the cost critic's returns."""
+    """N transitions whose `advantage` (N,) combines reward and cost. `cost_returns` (N,) are the discounted, scaled
+    costs that the second critic is fitted to."""
 
     cost_returns: Tensor  # (N,) discounted costs the second critic learns, scaled
 
 
 class CostCritic(nn.Module):
-    """Features (N, dim) -> what follows will cost, (N,), scaled."""
+    """The critic of costs: features (N, dim) -> scaled discounted costs to come (N,)."""
 
     def __init__(self, policy: ActorCriticPolicy, config: PPOLagrangianConfig, seed: int) -> None:
         super().__init__()
@@ -85,16 +91,18 @@ class CostCritic(nn.Module):
         self.head = ValueHead(self.encoder.output_dim, generator)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Features (N, dim) -> the scaled discounted costs that are expected to follow (N,)."""
         value: Tensor = self.head(self.encoder(features))
         return value
 
 
 class EpisodeCosts:
-    """What an episode costs by now: what steps cost, over as many of the last ones as an episode has (a rollout at
-    least) and all environments, times an episode's length. So it is known after every rollout, however rarely episodes
-    end, and knows of no policy that is older than an episode.
+    """Estimates what an episode of the present policy costs: the mean cost of a step times the mean length of an
+    episode.
 
-    Episodes that training cut short say nothing of how long one is.
+    The mean cost is taken over all environments and over the last steps: as many as an episode has, but a rollout at
+    least. So there is an estimate after every rollout, however rarely episodes end, and it does not depend on policies
+    older than an episode. Episodes that a checkpoint cut short do not count for the length.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -104,10 +112,11 @@ class EpisodeCosts:
         self._num_ended, self._num_at_cut = 0, 0  # since training began, and when it last cut episodes short
 
     def add(self, trajectory: Trajectory, cost: FloatArray) -> None:
-        """Take a rollout's costs (T, B).
+        """Add a rollout's costs (T, B), whose trajectory says where episodes ended.
 
         Raises:
-            ConfigError: when training cut all episodes short since it last did so.
+            ConfigError: when the rollout was cut short at a checkpoint, and no episode has ended by itself since the
+                checkpoint before it.
         """
         ended = trajectory.terminated | trajectory.truncated
         for step in range(len(cost)):
@@ -143,7 +152,8 @@ class EpisodeCosts:
         return float(np.mean(self._lengths))
 
     def state_dict(self) -> State:
-        """Steps that count, lengths of episodes, and those under way."""
+        """The costs of the last steps, the lengths of the last episodes, the steps of those under way (B,), and two
+        counts."""
         counts = {"num_ended": self._num_ended, "num_at_cut": self._num_at_cut}
         lengths = np.array(self._lengths, np.int64)
         return {"recent": self._recent.copy(), "lengths": lengths, "elapsed": self._elapsed.copy(), **counts}
@@ -157,7 +167,8 @@ class EpisodeCosts:
 
 
 class Multiplier:
-    """Lambda, by Adam: up where the mean cost is above its limit, down where it is below, never under 0."""
+    """The Lagrange multiplier, moved by Adam: it rises where the mean cost is above its limit, falls where it is below,
+    and never goes under 0."""
 
     def __init__(self, initial: float, learning_rate: float) -> None:
         self._value = torch.nn.Parameter(torch.tensor([initial], dtype=torch.float64))
@@ -170,7 +181,8 @@ class Multiplier:
 
     @torch.no_grad()
     def move(self, mean_cost: float, limit: float) -> None:
-        """Take one Adam step along `mean_cost - limit`; the multiplier stays at or above 0."""
+        """Take one Adam step upwards where `mean_cost` is above `limit`, downwards where it is below; the multiplier
+        stays at or above 0."""
         self._value.grad = torch.tensor([limit - mean_cost], dtype=torch.float64)
         self._adam.step()
         self._value.clamp_(min=0.0)
@@ -211,12 +223,15 @@ class PPOLagrangian(PPO):
         return self.config.cost_limit
 
     def restart(self, total_env_steps: int | None) -> None:
+        """Go on with new episodes. Linear schedules begin again and end after `total_env_steps` (None: they stay
+        constant); the discounted costs and the lengths of the episodes under way are forgotten."""
         super().restart(total_env_steps)
         self._cost_scaler.restart()
         self._costs.restart()
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Move the multiplier, then learn from one rollout (T, B).
+        """Move the multiplier, then learn from one rollout (T, B). Returns PPO's metrics, with `multiplier`,
+        `cost_value_loss` and, once an episode has ended, `episode_cost`.
 
         Raises:
             ConfigError: when the environments told no cost, or checkpoints cut every episode short.
@@ -295,7 +310,7 @@ class PPOLagrangian(PPO):
         return state | {"costs_told": int(self._costs_told)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place."""
         super().load_state_dict(state)
         for name, tensor in self._cost_tensors().items():
             tensor.copy_(torch.from_numpy(np.asarray(state[f"cost.{name}"])))
@@ -313,6 +328,10 @@ def build(
     total_env_steps: int,
     peers: LearnerGroup = ALONE,
 ) -> PPOLagrangian:
-    """PPO-Lagrangian with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    """PPO-Lagrangian with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = first_policy(config, observation_space, action_space, seed, NAME)
     return PPOLagrangian(config, policy, total_env_steps, seed, peers)

@@ -31,7 +31,8 @@ Policy = RecurrentPolicy
 
 
 class RecurrentPPOConfig(ppo.Config):
-    """PPO's parameters, and the memory's; `batch_size` counts steps, of whole sequences."""
+    """PPO's parameters, and the memory's: `memory_size` numbers that actor and critic remember each, and
+    `sequence_length`, the steps that gradients go back. `batch_size` counts steps, of whole sequences."""
 
     memory_size: int = Field(default=64, ge=1)  # numbers actor and critic remember, each
     sequence_length: int = Field(default=16, ge=1)  # steps gradients go back
@@ -56,7 +57,8 @@ Config = RecurrentPPOConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class Sequences(PPOBatch):
-    """N sequences of L steps as the losses need them: what `PPOBatch` has, with an axis L behind N."""
+    """N sequences of L steps as the losses need them: what `PPOBatch` has, with an axis L behind N; `memory` (N, M)
+    before the first step, and `starts` (N, L), 1 where a step begins an episode."""
 
     memory: Tensor  # (N, M) before the first step
     starts: Tensor  # (N, L), 1 where a step begins an episode
@@ -76,7 +78,8 @@ class RecurrentPPO(PPO):
 
     @torch.no_grad()
     def act(self, obs: NDArray[Any], rng: np.random.Generator, memory: FloatArray | None = None) -> Act:
-        """Sample actions for what is seen and remembered; `extras` keep the memory before each step."""
+        """Sample actions (B, *action) for observations (B, *obs) and `memory` (B, M); None: zeros, the start of an
+        episode. The `Act` holds the memory after the step; its extras keep the memory before it."""
         policy = self._policy
         before = np.zeros((len(obs), policy.memory_size), np.float32) if memory is None else memory
         after = policy.remember(policy.features(torch.from_numpy(obs)), torch.from_numpy(before))
@@ -134,7 +137,11 @@ def build(
     total_env_steps: int,
     peers: LearnerGroup = ALONE,
 ) -> RecurrentPPO:
-    """Recurrent PPO with weights that follow from `seed`; raises `ConfigError` for spaces no policy can handle."""
+    """Recurrent PPO with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = RecurrentPolicy.for_spaces(
         NAME,
         observation_space,

@@ -46,7 +46,12 @@ def find_algorithms() -> dict[str, LoadedPlugin]:
 
 
 def get_algorithm(name: str) -> LoadedPlugin:
-    """One algorithm; raises `ConfigError` listing those there are."""
+    """The algorithm of this name.
+
+    Raises:
+        ConfigError: for an unknown name, listing those there are; when an entry point cannot be loaded or offers too
+            little.
+    """
     third_party = _third_party()
     if name in _own_names() and not any(name == plugin.NAME for _, plugin in third_party):
         plugin = _own(name)  # without importing the others
@@ -59,7 +64,7 @@ def get_algorithm(name: str) -> LoadedPlugin:
 
 
 def find_entry_point(name: str) -> EntryPoint | None:
-    """Where an algorithm of others comes from; None for LoomRL's own.
+    """The entry point of a third party's algorithm; None for LoomRL's own, and for a name there is not.
 
     Raises:
         ConfigError: when an entry point cannot be loaded or offers too little.
@@ -71,13 +76,13 @@ def validate(config: "TrainingConfig") -> Section:
     """The algorithm's own config, read from `training.parameters`.
 
     Raises:
-        ConfigError: naming the key, what was found and what is allowed.
+        ConfigError: for an unknown algorithm, or a wrong parameter, naming the key, what was found and what is allowed.
     """
     return read_section(get_algorithm(config.algorithm).Config, config.parameters, "training.parameters")
 
 
 def parameters_for(config: "TrainingConfig", backend: str) -> Section:
-    """The algorithm's own config, as it is for environments of a back-end.
+    """The algorithm's own config, read from `training.parameters` and adapted to environments of a back-end.
 
     Raises:
         ConfigError: for parameters, or a back-end, the algorithm does not accept.
@@ -86,7 +91,7 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
 
 
 def read_section(section: type[_Read], values: Mapping[str, Any], place: str) -> _Read:
-    """Values as a section.
+    """A checked config of the class `section`, made of `values`.
 
     Raises:
         ConfigError: naming `place`, the key, what was found and what is allowed.

@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All state that a bit-identical continuation of a training needs: arrays and JSON values, at a step."""
+    """All state that a bit-identical continuation of a training needs: arrays and JSON values by name, at `step`, the
+    environment steps so far."""
 
     step: int  # environment steps so far
     arrays: dict[str, NDArray[Any]]
@@ -52,7 +53,8 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all of it, the same before it was saved and afterwards."""
+        """SHA-256, 64 hex digits, over all arrays and values; the same before the checkpoint was saved and after it was
+        read."""
         arrays = {
             name: [str(array.dtype), list(array.shape), sha256(array.tobytes())] for name, array in self.arrays.items()
         }
@@ -60,7 +62,9 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one training run, held by one process at a time (use it in a `with` statement)."""
+    """The checkpoints of one training run, held by one process at a time. Use it in a `with` statement: entering it
+    raises ArtifactError when another process has the folder, or it cannot be made or written. Of the checkpoints the
+    newest `keep` are kept."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self._folder, self._keep = folder, keep
@@ -86,7 +90,8 @@ class CheckpointStore:
         self._lock.release()
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then remove those above it, which were passed over, and all but the newest `keep`.
+        """Write a checkpoint; then remove those of later steps, which are corrupt or cannot be restored, and all but
+        the newest `keep`.
 
         Raises:
             ArtifactError: when the folder cannot be written; older checkpoints stay.
@@ -109,11 +114,20 @@ class CheckpointStore:
             raise self._unwritable(error) from error
 
     def newest(self) -> Checkpoint | None:
-        """The newest intact checkpoint, or None. Corrupt ones are reported by a warning and skipped."""
+        """The newest intact checkpoint; None where there is none. Corrupt ones are reported by a warning and skipped.
+
+        Raises:
+            ConfigError: when one is encrypted with a key that is not configured.
+        """
         return next(self.intact(), None)
 
     def intact(self) -> Iterator[Checkpoint]:
-        """The intact checkpoints, newest first. Corrupt ones are reported by a warning and skipped."""
+        """The intact checkpoints, newest first, each read when it is asked for. Corrupt ones are reported by a warning
+        and skipped.
+
+        Raises:
+            ConfigError: when one is encrypted with a key that is not configured.
+        """
         for folder in self._all():
             try:
                 checkpoint = _read(folder)

@@ -16,16 +16,23 @@ log = logging.getLogger(__name__)
 
 
 class SegmentCollector(Protocol):
-    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does."""
+    """Collects the rollouts of one segment, as `loomrl.environment.collecting.collector.Collector` does. `finished`
+    holds (return, length in steps) of every episode that ended since it was last cleared."""
 
     finished: list[tuple[float, int]]
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...)."""
+        """A trajectory of `num_steps` steps in every environment: arrays (T, B, ...).
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API.
+            LoomRLError: when an action is not finite, or rollout workers are lost again and again.
+        """
 
 
 class Collecting(Protocol):
-    """Collects the trajectories of one learner. Each is learnt from before `collect` is called again."""
+    """Collects the trajectories of one learner, segment by segment. Each trajectory is learnt from before `collect` is
+    called again."""
 
     @property
     def is_resumable(self) -> bool:
@@ -34,20 +41,21 @@ class Collecting(Protocol):
 
     def begin(self, seed: int, num_rollouts: int | None) -> SegmentCollector:
         """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
-        anew, number i is seeded with `seed + i`."""
+        anew, number i is seeded with `seed + i`. Raises what making the environments raises."""
 
     def counts(self) -> dict[str, float]:
         """Counts of events since the last call, by name; the names are the same on all learners."""
 
     def processes(self) -> list[Json]:
-        """Descriptions of the processes that have collected beside this one, see `loomrl.training.processes`."""
+        """Descriptions of the processes that have collected beside this one, JSON values (see
+        `loomrl.training.processes`); empty where none has."""
 
     def state_dict(self) -> State:
         """The state of the environments between two segments, arrays (B, ...) by name; empty where they cannot be
         saved."""
 
     def load_state_dict(self, state: State) -> None:
-        """Let the first segment continue from `state_dict()`."""
+        """Let the first segment continue from a `state_dict()`; an empty one lets the environments begin anew."""
 
     def close(self) -> None:
         """Close the environments, or end the processes that step them."""
@@ -55,7 +63,7 @@ class Collecting(Protocol):
 
 class OwnEnvironments:
     """Collects in `num_envs` environments of this process, with `act` where it is given, else with the algorithm's own
-    way of acting."""
+    way of acting. `make_envs` makes the environments when a segment begins, and what it raises comes from `begin`."""
 
     def __init__(
         self, algorithm: Algorithm, make_envs: MakeEnvs, num_envs: int, act: ActFunction | None = None
@@ -72,7 +80,7 @@ class OwnEnvironments:
 
     def begin(self, seed: int, num_rollouts: int | None = None) -> SegmentCollector:  # noqa: ARG002
         """The collector of the next segment of `num_rollouts` rollouts (None: any number). Where environments begin
-        anew, number i is seeded with `seed + i`."""
+        anew, number i is seeded with `seed + i`. Raises what `make_envs` raises."""
         if not self.is_resumable:
             self.close()
             envs = self._resources.enter_context(closing(self._make_envs(self._num_envs, "resumable")))

@@ -20,7 +20,18 @@ WHERE_IT_RUNS = frozenset(
 
 
 class ValidationConfig(Section):
-    """Greedy episodes during training; training stops when their mean return stagnates."""
+    """Greedy episodes during training; training stops when their mean return stagnates.
+
+    Attributes:
+        interval_env_steps: environment steps between two validations.
+        first_seed: the reset seed of the first episode; the others follow it.
+        patience: training stops after so many validations in a row without progress; None: it never does.
+        min_improvement: a mean return is progress where it is more than this above the last that was.
+        stop_at_return: training stops when the mean return reaches it in `stop_after_validations` in a row; None:
+            never.
+        objective: the key of a number in each step's info, which is summed over an episode and recorded; None: nothing.
+        success_return: from which return on an episode succeeds; None: the environment's `reward_threshold`.
+    """
 
     interval_env_steps: int = Field(default=20_000, ge=1)
     num_episodes: int = Field(default=16, ge=1)
@@ -41,9 +52,9 @@ class ValidationConfig(Section):
 class CompressionConfig(Section):
     """How learners compress what they exchange: gradients, or how far their parameters moved.
 
-    `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's. `int8` sends bytes, with a scale for
-    every block, `top_k` the largest numbers only; what either leaves out is added to the next message (error feedback,
-    Karimireddy et al., arXiv 1901.09847).
+    `fp16`, `bf16` and `powersgd` (Vogels et al., arXiv 1905.13727) are torch's; `rank` is that of powersgd's thin
+    matrices. `int8` sends bytes, with a scale for every block; `top_k` sends the largest numbers only, `share` of all.
+    What either leaves out is added to the next message (error feedback, Karimireddy et al., arXiv 1901.09847).
     """
 
     method: Literal["none", "fp16", "bf16", "powersgd", "int8", "top_k"] = "none"
@@ -76,6 +87,17 @@ class DistributedConfig(Section):
 
     With `min_learners` there are as many of them as the cluster has room for, from that up to `num_learners`; what
     cannot be divided by their number is rounded up.
+
+    Attributes:
+        min_learners: None: there are always `num_learners`.
+        resize_interval_seconds: how often Ray looks whether there is room for more learners.
+        rollout_workers_per_learner: processes that collect for each learner; 0: it collects itself.
+        resources_per_worker: Ray's names and amounts; `resources_per_learner` likewise.
+        max_staleness: how many updates the policy of a rollout may lack; with 1 workers collect while the learner
+            learns.
+        address: `HOST:PORT` of a Ray cluster's head, or "auto" for the one this machine belongs to; None: one is begun.
+        hang_timeout_seconds: a learner or worker that is busy for longer is ended.
+        max_restarts: how often training continues from the last checkpoint after a learner was lost.
     """
 
     num_learners: int = Field(default=2, ge=1)
@@ -122,11 +144,11 @@ class DistributedConfig(Section):
 
     @property
     def fewest_learners(self) -> int:
-        """The smallest number of learners that training continues with."""
+        """The smallest number of learners that training goes on with: `min_learners`, else `num_learners`."""
         return self.num_learners if self.min_learners is None else self.min_learners
 
     def resources(self, num_learners: int) -> dict[str, float]:
-        """Ray resources of so many learners and their workers together."""
+        """The amounts that `num_learners` learners and their workers need together, by Ray's names of resources."""
         needed: dict[str, float] = {}
         num_workers = num_learners * self.rollout_workers_per_learner
         for number, each in ((num_learners, self.resources_per_learner), (num_workers, self.resources_per_worker)):
@@ -141,9 +163,17 @@ def _interval(given: dict[str, Any]) -> int:
 
 
 class TrainingConfig(Section):
-    """`parameters` are the algorithm's own config, checked by the algorithm.
+    """How a policy is trained. `parameters` are the algorithm's own config, which the algorithm checks.
 
     `boundaries` and `max_episode_cost` are of the episodes that are learnt from; validations play without them.
+
+    Attributes:
+        checkpoint_interval_env_steps: environment steps between two checkpoints; by default a hundredth of all, and
+            20,000 at least.
+        checkpoint_interval_seconds: checkpoints that come sooner after the last one are not saved; 0: each is.
+        keep_checkpoints: how many of the newest are kept.
+        max_episode_cost: an episode ends once it has cost more; None: it may cost anything.
+        distributed: several learners on Ray; None: one learner, in the stage's own process.
     """
 
     algorithm: str = "ppo"

@@ -11,7 +11,12 @@ _MARGINS = {"left": 0.085, "right": 0.985, "bottom": 0.14, "top": 0.91, "wspace"
 
 
 def write_curves(updates: list[Json], validations: list[Json], folder: Path) -> None:
-    """Write `curves.json` (rows of updates and validations, each with its `step`) and `learning_curve.png`."""
+    """Write `curves.json` (rows of updates and validations, each with its `step`) and the picture `learning_curve.png`
+    to `folder`, which is made where it does not exist.
+
+    Raises:
+        ArtifactError: when they cannot be written.
+    """
     write_json(folder / CURVES, {"updates": updates, "validations": validations})
     _draw(updates, validations, folder / PICTURE)
 

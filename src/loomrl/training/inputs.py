@@ -20,7 +20,12 @@ _CHANGES_NOTHING: Any = {"checkpoint_interval_seconds": True, "distributed": set
 def inputs_digest(
     config: TrainingConfig, snapshot: EnvironmentSnapshot, backend: str = "auto", device: str = "cpu"
 ) -> str:
-    """SHA-256 over everything the trained policy depends on; `backend` steps its environments, on `device`."""
+    """SHA-256, 64 hex digits, over everything the trained policy depends on; `backend` steps its environments, on
+    `device`.
+
+    Raises:
+        ConfigError: when an algorithm's entry point cannot be loaded, or a package of the back-end is not installed.
+    """
     return sha256(
         canonical_json(
             {
@@ -36,7 +41,12 @@ def inputs_digest(
 
 
 def software(algorithm: str, backend: str = "auto") -> Json:
-    """Digests of the code that learns with an algorithm, and the versions of what it computes with."""
+    """What learns with an algorithm: digests of the `code` and of a third party's `plugin` (None for LoomRL's own), the
+    `versions` of the packages it computes with, and Python's.
+
+    Raises:
+        ConfigError: when an algorithm's entry point cannot be loaded, or a package of the back-end is not installed.
+    """
     point = find_entry_point(algorithm)
     packages = (*_PACKAGES, *(["envpool"] if backend == "envpool" else []))  # the simulators' are in the snapshot
     return {

@@ -30,8 +30,13 @@ from loomrl.types import EnvironmentSnapshot, Json
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training. `parameters` are the algorithm's own; a `learning_backend` steps the environments it learns from,
-    which may have bounds, a `backend` those of validation. With `total_episodes` it also ends after so many of them."""
+    """One training: its config, the folder of its environment snapshot, and what was settled for it. Properties and
+    methods that read the snapshot raise ArtifactError when a file of it is missing or was changed.
+
+    `parameters` are the algorithm's own. `learning_backend` names how the environments it learns from are stepped,
+    which may have bounds, `backend` how those of validation are. With `total_episodes` training also ends after so many
+    of them.
+    """
 
     config: TrainingConfig
     snapshot_folder: Path
@@ -42,10 +47,12 @@ class TrainingJob:
 
     @classmethod
     def of(cls, config: TrainingConfig, snapshot_folder: Path) -> Self:
-        """Check the config against the snapshot, and settle what is left open.
+        """A job for a config and a snapshot, once the config was checked against the snapshot, and what it leaves open
+        was settled.
 
         Raises:
-            ConfigError: for parameters the algorithm does not accept, or bounds the environment cannot have.
+            ConfigError: for an unknown algorithm, parameters it does not accept, or bounds the environment cannot have.
+            ArtifactError: when the snapshot was changed.
         """
         backend, learning_backend = choose_backend(snapshot_folder), choose_backend(snapshot_folder, config.bounds)
         job = cls(config, snapshot_folder, parameters_for(config, backend), backend, learning_backend)
@@ -88,23 +95,38 @@ class TrainingJob:
 
     @cached_property
     def inputs_digest(self) -> str:
-        """The SHA-256 digest of everything the training's result depends on: config, snapshot, software and device."""
+        """SHA-256, 64 hex digits, of everything the training's result depends on: config, snapshot, software and
+        device."""
         return inputs_digest(self.config, self.snapshot, self.backend, self.device)
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` environments for validation, without the training's bounds."""
+        """A vector of `num_envs` environments for validation, without the training's bounds. `autoreset` is as
+        `loomrl.environment.make.make_envs` has it.
+
+        Raises:
+            ArtifactError: when the snapshot was changed.
+            ConfigError: when a package that the environments need is not installed.
+        """
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.backend)
 
     def environments_to_learn_from(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` environments for training, with the training's bounds where it has any."""
+        """A vector of `num_envs` environments for training, with the training's bounds where it has any. `autoreset` is
+        as `loomrl.environment.make.make_envs` has it.
+
+        Raises:
+            ArtifactError: when the snapshot was changed.
+            ConfigError: when a package that the environments need is not installed.
+        """
         bounds = self.config.bounds
         return make_envs(self.snapshot_folder, num_envs, autoreset, self.learning_backend, bounds)
 
     def algorithm(self, folder: Path, peers: LearnerGroup = ALONE) -> Algorithm:
-        """Before it has learnt anything; `folder` is for files of its own.
+        """The job's algorithm before it has learnt anything; `folder` is for files that it keeps, `peers` are the
+        learners that it shares its policy with.
 
         Raises:
             ConfigError: for spaces the algorithm does not accept.
+            ArtifactError: when the algorithm's files cannot be made, or another process holds them.
         """
         context = create_training_context(self.snapshot, folder, self.config.checkpoint_interval_env_steps)
         return get_algorithm(self.config.algorithm).build(
@@ -117,7 +139,7 @@ class TrainingJob:
         )
 
     def process(self, name: str, algorithm: Algorithm) -> Json:
-        """A description of this process, which computes with an algorithm of this job: JSON values."""
+        """A description of this process, `name`, which computes with an algorithm of this job: JSON values."""
         return describe_process(name, algorithm, self.config.algorithm, self.learning_backend)
 
     def loop(
@@ -149,11 +171,13 @@ class TrainingJob:
 
 
 def create_training_context(snapshot: EnvironmentSnapshot, folder: Path, segment_env_steps: int) -> TrainingContext:
-    """What an algorithm may know of its training in a snapshot's environment; its own files go to `folder`."""
+    """What an algorithm may know of its training in a snapshot's environment: `folder` for its own files, the
+    environment steps of a segment, and where stacked frames stand."""
     return TrainingContext(folder, segment_env_steps, frames_of(snapshot))
 
 
 def frames_of(snapshot: EnvironmentSnapshot) -> NDArray[np.int64] | None:
-    """Where the frames of a stacked observation stand; None for others."""
+    """Where the frames of a snapshot's stacked observations stand: (k, n), row i holding the places of frame i's n
+    values in the flat observation, the oldest frame first. None where observations are not stacked."""
     frame = snapshot.spec.frame
     return None if frame is None else frame_places(space_from_json(frame), snapshot.spec.frame_stack)

@@ -37,11 +37,14 @@ ENVIRONMENTS = "environments."  # (B, ...) each
 class TrainingLoop:
     """Runs an algorithm until a limit, stagnation or a request to stop.
 
-    `on_update` and `on_validation` are told each row of the curves; control never depends on them. `stop_reason` is
-    None until training has ended. Without `segment_env_steps` training is one segment, of any length. With
-    `needs_costs` the first rollout must tell one.
+    `on_update` and `on_validation` are called with each row of the curves; control never depends on them. `stop_reason`
+    is None until training has ended. `total_env_steps` and `total_episodes` are the limits; None does not limit.
+    Without `segment_env_steps` training is one segment, of any length. With `needs_costs` the first rollout must tell a
+    cost.
 
-    `process` describes the one it runs in; `processes` are all that have computed something of what was learnt.
+    `process` describes the process the loop runs in; `processes` are all that have computed something of what was
+    learnt. `env_steps` and `num_episodes` count what was learnt from, `rows` are the curve, and `cuts_episodes` says
+    whether episodes were ended at a checkpoint, because their environments cannot be saved.
 
     With `peers` it is one of several loops that learn one policy: limits, counts and rows are those of all of them, and
     the first one validates. With `collecting` others collect for it, and `make_envs` is not called.
@@ -83,9 +86,16 @@ class TrainingLoop:
         self._segment = 0
 
     def run(self, due: Callable[[], bool] = lambda: True) -> Iterator[Checkpoint]:
-        """Train, yielding a checkpoint after every segment for which one is `due`, and one when training has ended.
+        """Train, yielding a checkpoint after every segment for which one is `due`, and one when training has ended. An
+        error ends training and closes the environments; checkpoints that were yielded before stay good.
 
-        It is asked before the state is built, which copies all that is in memory, a replay too.
+        `due` is called before the state is built, which copies all that is in memory, a replay too.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API, or gives a reward that float32 cannot hold.
+            ConfigError: when costs are needed, and the first rollout tells none.
+            LoomRLError: when a metric or an action is not finite, or rollout workers are lost again and again.
+            ArtifactError: when the algorithm's files cannot be written.
         """
         with closing(self._collecting):
             while self.stop_reason is None:
@@ -96,7 +106,8 @@ class TrainingLoop:
                     yield self.checkpoint()
 
     def stop(self, reason: str) -> None:
-        """End training after the update under way; `reason` becomes `stop_reason`."""
+        """End training after the update under way; `reason` becomes `stop_reason`. May be called from another
+        thread."""
         self.stop_reason = reason
 
     def _run_segment(self) -> None:
@@ -209,8 +220,8 @@ class TrainingLoop:
         it learns no more, and its files may be gone.
 
         Raises:
-            ArtifactError: when the algorithm's files do not hold what the checkpoint refers to, or a LoomRL that cut
-                episodes at checkpoints has saved it; nothing has changed.
+            ArtifactError: when the algorithm's files do not hold what the checkpoint refers to, or the checkpoint is of
+                an older LoomRL, which ended all episodes at checkpoints; nothing has changed.
         """
         values = checkpoint.values
         if "cuts_episodes" not in values:

@@ -11,7 +11,12 @@ from loomrl.types import ComputingProcess, Json
 
 
 def describe_process(name: str, algorithm: Algorithm, algorithm_name: str, backend: str) -> Json:
-    """A description (`ComputingProcess`, as JSON values) of this process, which computes with `algorithm`."""
+    """A description of this process, `name`, which computes with `algorithm` in environments of a back-end: a
+    `ComputingProcess`, as JSON values.
+
+    Raises:
+        ConfigError: when the algorithm's entry point cannot be loaded, or a package of the back-end is not installed.
+    """
     engine = algorithm.engine
     torch = None if engine == "compiled" else sys.modules.get("torch")  # that engine's threads change no number
     return ComputingProcess(
@@ -34,8 +39,8 @@ def union(*groups: Iterable[Json]) -> list[Json]:
 
 
 def common(processes: Iterable[ComputingProcess], fact: str) -> str:
-    """A field of all processes as text; where they differ, each value with the first process that has it: `A (learner
-    0), B (learner 1)`."""
+    """The field `fact` of all processes as text. Where they differ it names each value with the first process that has
+    it: `A (learner 0), B (learner 1)`. Without processes an empty text."""
     first: dict[str, str] = {}
     for process in processes:
         first.setdefault(str(getattr(process, fact)), process.name)

@@ -10,9 +10,11 @@ from loomrl.types import Json
 
 
 class ProgressReporter:
-    """Reports the progress of a training: a progress bar, and events for the process that started it.
+    """Reports the progress of a training: a progress bar, and events for the process that started it. Use it in a
+    `with` statement, which reports the last update when it ends.
 
-    Updates are reported a few times a second, the last one always; `curves.json` has the whole curve.
+    Updates are reported a few times a second, the last one always; `curves.json` has the whole curve. `engine` is the
+    name of what computes them.
     """
 
     SECONDS = 0.2
@@ -34,15 +36,19 @@ class ProgressReporter:
         self._report()
 
     def resumed(self, step: int) -> None:
+        """Report that training continues from a checkpoint after `step` environment steps; the speed is measured from
+        there."""
         self._from_step = step
         events.emit("resumed", step=step)
 
     def restored(self, row: Json) -> None:
-        """Report that one of several learners continues from a checkpoint: `learner`, `step`, and the `digest` of its
-        state."""
+        """Report that one of several learners continues from a checkpoint. `row` holds its `learner`, the `step`, and
+        the `digest` of its state."""
         events.emit("restored", **row)
 
     def update(self, row: Json) -> None:
+        """Take an update's row of the curve, with its `step`; it is reported now, or left out when a newer one comes
+        before the next report."""
         self._pending = row
         self._return = row.get("episode_return", self._return)
         if time.monotonic() - self._reported_at >= self.SECONDS:
@@ -58,6 +64,7 @@ class ProgressReporter:
         self._bar.update(row["step"], **shown, steps_per_second=speed)
 
     def validation(self, row: Json) -> None:
+        """Report a validation's row of the curve, with its `step`, and the last update before it."""
         self._report()
         values = {f"validation_{name}": value for name, value in row.items() if name != "step"}
         events.emit("metrics", step=row["step"], **values)

@@ -18,7 +18,8 @@ def training_warnings(job: TrainingJob, loop: TrainingLoop) -> list[str]:
 
 
 def no_episode_ended(env_steps: int, num_envs: int, max_episode_steps: int | None) -> str:
-    """The warning that no episode has ended in a training of so many steps in so many environments."""
+    """The warning, one sentence with its fix, that no episode has ended in a training of `env_steps` steps over
+    `num_envs` environments. `max_episode_steps` is an episode's time limit; None: it has none."""
     each = env_steps // num_envs
     sentence = f"no episode ended in {env_steps} environment steps: each of {num_envs} environments took {each}"
     if max_episode_steps is None:

@@ -7,10 +7,11 @@ _LATEST = ("step", "num_episodes")  # counted upwards: of a mean row the last on
 
 
 class CurveRows:
-    """Rows of numbers, one for each update, at most `limit`: when they are that many, neighbours become their mean.
+    """Rows of numbers, one for each update, at most `limit`: when they are that many, each two neighbours become their
+    mean.
 
     From then on a row stands for twice as many updates. What training keeps, and every checkpoint with it, stays small
-    however often it updates. `latest` is the last update's own row.
+    however often it updates. `latest` is the last update's own row; empty before the first.
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -32,20 +33,24 @@ class CurveRows:
             self._every *= 2
 
     def all(self) -> list[Json]:
-        """The rows in the order of their steps; the last may stand for fewer updates."""
+        """All rows in the order of their steps; the last may stand for fewer updates than the others."""
         return self._rows + ([mean_row(self._pending)] if self._pending else [])
 
     def state_dict(self) -> Json:
+        """The rows, the number of updates that each stands for, those that are no row yet, and the latest: JSON
+        values."""
         pending = self._pending.copy()
         return {"rows": self._rows.copy(), "every": self._every, "pending": pending, "latest": self.latest}
 
     def load_state_dict(self, state: Json) -> None:
+        """Continue with the rows of a `state_dict()`; those that were here are dropped."""
         self._rows, self._every, self.latest = list(state["rows"]), state["every"], state["latest"]
         self._pending = list(state["pending"])
 
 
 def mean_row(rows: list[Json]) -> Json:
-    """One row for several: each number's mean over the rows that have it; of `step` and `num_episodes` the last."""
+    """One row for several (one at least): each number's mean over the rows that have it; of `step` and `num_episodes`
+    the last."""
     if len(rows) == 1:
         return rows[0]
     names = dict.fromkeys(name for row in rows for name in row)

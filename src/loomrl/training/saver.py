@@ -12,7 +12,13 @@ class Saver:
     most.
 
     A checkpoint that is skipped is not even built. That changes no result: training continues from an older one to the
-    same bytes. An algorithm that keeps files can continue from its newest saved state for so many segments only.
+    same bytes.
+
+    Args:
+        write: saves a checkpoint.
+        interval_seconds: the least time between two; 0: every checkpoint is saved.
+        most_segments: one is saved after so many segments at the latest, because an algorithm that keeps files cannot
+            continue from an older state; None: the algorithm keeps none.
     """
 
     SHARE = 1 / 50
@@ -24,13 +30,13 @@ class Saver:
         self._checked_at = 0.0
 
     def due(self) -> bool:
-        """Whether a checkpoint should be saved now; called at the end of each segment."""
+        """Whether a checkpoint should be saved now; to be called once at the end of each segment."""
         self._segments += 1
         self._checked_at = time.monotonic()  # building the state is part of what it takes
         return self._segments == self._most_segments or self._checked_at >= self._due_at
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and set when the next one is due."""
+        """Write a checkpoint, and set when the next one is due. Raises what `write` raises."""
         self._write(checkpoint)
         ended = time.monotonic()
         cost = ended - self._checked_at

@@ -20,14 +20,20 @@ from loomrl.system.schema import Section
 
 
 class PolicySection(Section):
-    """The policy's sizes; those of states and actions are the environment's, and are compared with it."""
+    """The section `policy_config`: the policy's sizes. `state_dim` and `action_dim` are the environment's, and only
+    compared with it; `encoder_dims` are the widths of the hidden layers, None: the algorithm's own `hidden_sizes`."""
 
     state_dim: int | None = Field(default=None, ge=1)
     action_dim: int | None = Field(default=None, ge=1)
     encoder_dims: tuple[int, ...] | None = None  # the algorithm's own `hidden_sizes` where it is not given
 
     def require_dims_of(self, observation: gymnasium.Space[Any], action: gymnasium.Space[Any]) -> None:
-        """Raise ConfigError for a `state_dim` or an `action_dim` that an environment does not have."""
+        """Check that `state_dim` and `action_dim`, where they are given, are those of an environment with these spaces:
+        numbers of a vector, or choices of a Discrete action.
+
+        Raises:
+            ConfigError: naming the one that differs, and what the environment has.
+        """
         found = {"state_dim": math.prod(observation.shape or (1,)), "action_dim": _action_dim(action)}
         for name, number in found.items():
             given = getattr(self, name)
@@ -38,14 +44,15 @@ class PolicySection(Section):
 
 
 class EnvironmentSection(Section):
-    """The section `env_config`: which environment is learnt in, and how many each worker steps."""
+    """The section `env_config`: the environment's id, and `num_envs`, how many of them each worker steps."""
 
     env_id: str
     num_envs: int = Field(default=16, ge=1)  # of each worker
 
 
 class Sections(Section):
-    """The whole dictionary. `training_config` holds `num_workers`, `seed` and the algorithm's parameters."""
+    """The whole dictionary that a trainer is configured with. `training_config` holds `num_workers`, `seed` and the
+    algorithm's parameters; without `env_config`, None, no environment is named."""
 
     policy_config: PolicySection = Field(default_factory=PolicySection)
     training_config: dict[str, Any] = Field(default_factory=dict)
@@ -62,7 +69,7 @@ class Sections(Section):
 
     @property
     def num_workers(self) -> int | None:
-        """The number of workers in `training_config`, or None where it is not given.
+        """The number of workers in `training_config`, 1 or more; None where it is not given.
 
         Raises:
             ConfigError: for what is no whole number from 1.
@@ -74,7 +81,8 @@ class Sections(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The algorithm's parameters: `training_config` without `num_workers`, with `hidden_sizes` from `encoder_dims`.
+        """The parameters in `training_config`: all but `num_workers`, with `hidden_sizes` from `encoder_dims` where
+        these are given. A `seed` is among them.
 
         Raises:
             ConfigError: where both `encoder_dims` and `hidden_sizes` are given.

@@ -8,7 +8,8 @@ from loomrl.environment.seeds import FIRST_TRAINING_SEED
 
 
 class Purpose(IntEnum):
-    """What a seed is for: different purposes never share a stream of random numbers."""
+    """What a seed is for: first weights, actions, episodes, or calls (each call of a trainer's `train`, and the warm
+    start). Different purposes never share a stream of random numbers."""
 
     WEIGHTS = 1
     ACTIONS = 2
@@ -17,6 +18,7 @@ class Purpose(IntEnum):
 
 
 def derive(seed: int, purpose: Purpose, index: int = 0) -> int:
-    """A seed in [2**30, 2**31): above those that validation, evaluation, safety and shadow may use."""
+    """The seed of a purpose that follows from a training's `seed`; `index` tells several of one purpose apart. It lies
+    in [2**30, 2**31): above those that validation, evaluation, safety and shadow may use."""
     (word,) = np.random.SeedSequence([seed, int(purpose), index]).generate_state(1)
     return FIRST_TRAINING_SEED + int(word) % FIRST_TRAINING_SEED

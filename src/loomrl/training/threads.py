@@ -10,9 +10,10 @@ NUM_THREADS = 1  # small networks are fastest on one, and sums then have one ord
 
 @contextmanager
 def one_thread(engine: str = "torch") -> Iterator[None]:
-    """Run torch on one thread, and give it back its own number afterwards. The compiled engine has one as it is.
+    """Run torch on one thread while the block lasts, and give it back its own number of threads afterwards.
 
-    Where torch is loaded it counts, whatever the engine: first weights and greedy episodes may be its business.
+    With the engine "compiled" nothing is done where torch is not loaded, and torch is not loaded for it. Where it is
+    loaded it counts, whatever the engine: first weights and greedy episodes may be its business.
     """
     if engine == "compiled" and "torch" not in sys.modules:
         yield
@@ -28,8 +29,8 @@ def one_thread(engine: str = "torch") -> Iterator[None]:
 
 
 def processor_family() -> str:
-    """Machine and processor, as the compiler names it, for example `x86_64 znver4`: results are equal bit for bit only
-    within it."""
+    """The machine and its processor, as the compiler names it, for example `x86_64 znver4`. Results are equal bit for
+    bit only on processors of one family."""
     from llvmlite.binding import get_host_cpu_name
 
     return f"{platform.machine()} {get_host_cpu_name()}"

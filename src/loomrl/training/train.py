@@ -37,15 +37,21 @@ _FILES = "algorithm"  # beside the checkpoints: what an algorithm keeps on the d
 def train_policy(
     config: TrainingConfig, snapshot_folder: Path, output_folder: Path, home: Path | None = None
 ) -> TrainingReport:
-    """Train, resuming from the newest intact checkpoint of the same inputs, and write the best validated policy.
+    """Train, resuming from the newest intact checkpoint of the same inputs, and write the best validated policy to
+    `output_folder`; returns the report that is written with it. Checkpoints lie under `home`; None: LoomRL's home
+    folder.
 
-    Writes `policy.safetensors`, `policy.json`, `curves.json`, `learning_curve.png` and `training.json`.
+    Writes `policy.safetensors`, `policy.json`, `curves.json`, `learning_curve.png` and `training.json`, once training
+    has ended. Saved checkpoints outlive an error: the next call goes on from them.
 
     Raises:
-        ConfigError: for parameters, or spaces, the algorithm does not accept, or bounds the environment cannot have.
-        EnvironmentFault: when the environment breaks its API; checkpoints stay.
-        LoomRLError: when a metric is not finite; checkpoints stay.
-        ArtifactError: when a folder cannot be written.
+        ConfigError: for parameters, or spaces, the algorithm does not accept, bounds the environment cannot have,
+            checkpoints whose key is not configured, or a cluster that cannot be had.
+        EnvironmentFault: when the environment breaks its API.
+        LoomRLError: when a metric is not finite, or learners are lost more often than `max_restarts`.
+        ServiceError: when the head of the learners' Ray cluster is gone.
+        ArtifactError: when a folder cannot be written, the snapshot was changed, or another process trains with the
+            same inputs.
     """
     job = TrainingJob.of(config, snapshot_folder)
     checkpoints = (home or default_home()) / "checkpoints" / job.inputs_digest

@@ -53,8 +53,17 @@ _EVENT_SECONDS = 0.2  # at least so long between two events about updates
 
 
 class PPOConfig(ArgumentSection, ppo.Config):
-    """PPO's parameters and what to train on. `environment` is a Gymnasium id or a name registered in LoomDB; None: a
-    policy of given sizes, for `compute_loss` alone.
+    """PPO's parameters and what to train on.
+
+    Attributes:
+        environment: a Gymnasium id or a name registered in LoomDB; None: a policy of given sizes, for `compute_loss`
+            alone.
+        total_episodes: training ends after so many, of all learners; None: only `total_timesteps` ends it.
+        log_interval: updates between two log lines.
+        validation: None: no greedy episodes are played, and the last policy is kept.
+        distributed: several learners on Ray: on this machine, or on the cluster `ray.init` has connected to.
+        num_learners: of those; `num_envs` and `batch_size` are divided by it.
+        sync_frequency: gradient steps between two synchronisations of learners; 1 averages every gradient.
 
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
@@ -77,13 +86,16 @@ class PPOConfig(ArgumentSection, ppo.Config):
         return self
 
     def validation_on_ray(self, total_env_steps: int | None) -> ValidationConfig:
-        """Learners on Ray validate: as is asked for, else one episode in the end, of which nothing is told."""
+        """How learners on Ray validate in a training of `total_env_steps` (None: without that limit): as `validation`
+        asks, else with one episode in the end, of which nothing is told."""
         return self.validation or ValidationConfig(interval_env_steps=total_env_steps or NO_END, num_episodes=1)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a call of `train` ended. `updates` and `validations` are rows with their environment `step`."""
+    """How a call of `train` ended. `stop_reason` is "total_env_steps", "total_episodes", "stagnation", "stop_at_return"
+    or "cancelled". `metrics` are the last update's, by name. `updates` and `validations` are rows of numbers with their
+    environment `step`; `validations` is empty where none were asked for."""
 
     total_env_steps: int
     num_episodes: int
@@ -136,18 +148,20 @@ class PPOTrainer:
         return self._twin
 
     async def train(self, total_timesteps: int | None = None) -> TrainingResult:
-        """Train for so many environment steps (rounded up to whole rollouts) and return how it went.
+        """Train for so many environment steps (rounded up to whole rollouts) and return how it went. None: until
+        `total_episodes` ends training.
 
-        A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive;
-        when the task is cancelled, training ends after the update under way. With validation the best validated
-        policy is kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000): what is
-        lost, or cancelled, goes back to the last one.
+        A second call goes on with the same policy. The work runs in a thread, so the event loop stays responsive; when
+        the task is cancelled, training ends after the update under way. With validation the best validated policy is
+        kept. Several learners leave checkpoints, a hundredth of the steps apart (at least 20,000): what is lost, or
+        cancelled, goes back to the last one.
 
         Raises:
-            ConfigError: when neither `total_timesteps` nor `total_episodes` limits training, or learners cannot share
-                it, or there is no cluster for them.
+            ConfigError: when there is no environment, neither `total_timesteps` nor `total_episodes` limits training,
+                learners cannot share it, or there is no cluster for them.
             EnvironmentFault: when the environment breaks its API.
-            LoomRLError: when a metric is not finite.
+            ServiceError: when the head of the learners' cluster is gone.
+            LoomRLError: when a metric is not finite, or learners are lost again and again.
         """
         seed = derive(self.config.seed, Purpose.CALLS, self._calls)
         loop = self._loop(total_timesteps, seed)
@@ -161,7 +175,8 @@ class PPOTrainer:
             raise
 
     def compute_loss(self, batch: Mapping[str, Any]) -> "dict[str, Tensor]":
-        """The three terms of PPO's loss on a batch of N transitions, weighted, so that their sum is minimised.
+        """The three terms of PPO's loss on a batch of N transitions: `policy_loss`, `value_loss` and `entropy_loss`,
+        scalar tensors (), weighted so that their sum is to be minimised.
 
         Args:
             batch: `states` (N, *obs) raw, `actions` (N, *action) as the environment takes them, continuous ones (N, A)

@@ -21,17 +21,20 @@ _LESS = 0.05  # of an excess of costs, that must be gone to count as progress
 
 
 class Validation:
-    """Remembers the policy with the best mean return (of equals, the latest) and counts validations without progress.
+    """Plays validations, and remembers the policy with the best mean return (of equals, the latest).
+
+    `rows` are the validations so far. `best` holds the arrays of the best policy, empty before the first; `best_step`,
+    `best_return` and `best_excess` (of the mean cost over the algorithm's limit) are its figures.
 
     Progress is a mean more than `min_improvement` above the last mean that was progress. Where an algorithm has a limit
     on the mean cost of an episode, less of an excess over it is better than any return, and a twentieth less is
     progress.
 
     Every validation plays in environments that are as good as new, so its figures do not depend on the validations
-    before it, and a resumed run has those of one that was not interrupted. Vectors that can `renew` themselves are
-    kept for that, until `close`: of arrays and of MuJoCo's simulations, a reset with seeds leaves nothing; processes
-    make their environments anew. Gymnasium's own vectors cannot, and what others' environments keep through a reset is
-    not known: they are made anew.
+    before it, and a resumed run has those of one that was not interrupted. Vectors that can `renew` themselves are kept
+    for that, until `close`: of arrays and of MuJoCo's simulations, a reset with seeds leaves nothing; processes make
+    their environments anew. Gymnasium's own vectors cannot, and what others' environments keep through a reset is not
+    known: they are made anew.
     """
 
     def __init__(self, config: ValidationConfig, make_envs: MakeEnvs, reward_threshold: float | None = None) -> None:
@@ -48,13 +51,24 @@ class Validation:
         self._envs: VectorEnv[Any, Any, Any] | None = None  # kept from one validation to the next
 
     def due(self, step: int) -> bool:
-        """Whether another `interval_env_steps` have passed since the last validation."""
+        """Whether a multiple of `interval_env_steps` was reached since the last validation, or since step 0; `step`
+        counts environment steps."""
         last = self.rows[-1]["step"] if self.rows else 0
         return bool(step // self.config.interval_env_steps > last // self.config.interval_env_steps)
 
     def play(self, policy: LearntPolicy, step: int, cost_limit: float | None = None) -> Json:
-        """Play the episodes; returns the row for the curves, with `mean_cost` where episodes cost and `success_rate`
-        where it is known what a success is, for `judge`."""
+        """Play the episodes, and return the row for the curves, for `judge`; nothing is kept yet.
+
+        The row holds `step`, `mean_return`, `min_return`, `max_return` and `mean_length` (in steps); `mean_cost` where
+        episodes cost, `success_rate` (0 to 1) where it is known what a success is, `mean_objective` and `objectives`
+        where the config asks for one, and `cost_excess` where there is a `cost_limit`: how far the mean cost is above
+        it, at least 0.
+
+        Raises:
+            EnvironmentFault: when an environment breaks its API, or an episode does not end.
+            LoomRLError: when an action is not finite.
+            ConfigError: when no episode tells the `objective`.
+        """
         returns, lengths, told = self._play(policy, whole=cost_limit is not None or self.config.objective is not None)
         row: Json = {
             "step": step,
@@ -108,7 +122,8 @@ class Validation:
             envs.close()
 
     def judge(self, row: Json, policy: LearntPolicy) -> None:
-        """Keep the row that `play` gave, here or in an equal validation, and the policy if it is the best so far."""
+        """Add the row that `play` gave, here or in an equal validation, to `rows`, and keep a copy of the policy's
+        arrays if it is the best so far."""
         self.rows.append(row)
         mean = row["mean_return"]
         excess = row.get("cost_excess", 0.0)
@@ -153,7 +168,7 @@ class Validation:
         }
 
     def load_state_dict(self, state: Json, best: dict[str, NDArray[Any]]) -> None:
-        """Restore curves and counters from `state_dict()`, and the best policy's arrays."""
+        """Restore curves and counters from `state_dict()`, and the best policy's arrays, `best`."""
         self.rows, self.best, self.best_step = list(state["rows"]), best, state["best_step"]
         self._without_progress = state["without_progress"]
         if self.rows:

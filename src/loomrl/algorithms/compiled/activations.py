@@ -44,7 +44,8 @@ def tanh32(x: np.float32) -> np.float32:
 
 @compiled
 def activate(values: Vector, activation: int) -> None:
-    """Replace every value by its activation, in place."""
+    """Replace every value by its activation, in place. `activation` is a number of
+    `loomrl.algorithms.compiled.names.ACTIVATIONS`."""
     if activation == TANH:
         for index in range(values.size):
             values[index] = tanh32(values[index])
@@ -59,7 +60,8 @@ def activate(values: Vector, activation: int) -> None:
 
 @compiled
 def multiply_by_derivative(gradient: Vector, outputs: Vector, activation: int) -> None:
-    """Multiply a gradient in place by f'(x) of the activation f, where `outputs` are f(x)."""
+    """Multiply a gradient in place by f'(x) of the activation f, where `outputs` are f(x). `activation` is a number of
+    `loomrl.algorithms.compiled.names.ACTIVATIONS`."""
     if activation == TANH:
         for index in range(gradient.size):
             gradient[index] *= ONE - outputs[index] * outputs[index]

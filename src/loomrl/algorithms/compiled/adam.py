@@ -30,7 +30,8 @@ def adam_step(
     parameters: Vector, gradient: Vector, first: Vector, second: Vector, step: int,
     learning_rate: float, beta1: float, beta2: float, epsilon: float, scale: float,
 ) -> None:  # fmt: skip
-    """One step, in place, for `gradient` x `scale`. `first` and `second` are the moments, `step` counts from 1."""
+    """One step of Adam on `parameters` (P,), in place, for `gradient` x `scale`. `first` and `second` (P,) are the
+    moments, and change in place; `step` counts from 1."""
     keep1, keep2 = np.float32(beta1), np.float32(beta2)
     new1, new2 = np.float32(1.0 - beta1), np.float32(1.0 - beta2)
     rate = np.float32(learning_rate / (1.0 - beta1**step))

@@ -54,7 +54,8 @@ def _give_way(context):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an int
 
 @compiled
 def wait_for_all(counter: NDArray[Any], meeting: int, num_threads: int) -> None:
-    """Wait until all threads have come to meeting number 1, 2, ...; `counter` (1,) int64 begins at zero."""
+    """A barrier: wait until all `num_threads` threads have called it with this meeting number: 1, 2, ... `counter` (1,)
+    int64 begins at zero and is shared by them. It waits without end where a thread does not come."""
     if num_threads == 1:
         return
     _add_one(counter)  # type: ignore[call-arg]  # numba passes the context

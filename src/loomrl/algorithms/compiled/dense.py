@@ -36,12 +36,14 @@ _WIDE = LANES * VECTORS
 
 
 def padded(width: int) -> int:
-    """A width rounded up to a multiple of LANES."""
+    """A layer's width rounded up to a multiple of LANES."""
     return -(-width // LANES) * LANES
 
 
 class Layout:
-    """Where the parameters of a network lie in its vector. `table` (L, 4) int64 is what kernels read."""
+    """Where the parameters of a dense network lie in a vector. `sizes` are the widths of inputs, hidden layers and
+    outputs, `widths` the same with hidden ones padded; `table` (L, 4) int64 is what kernels read: of each layer inputs,
+    outputs, and where weights and biases begin. `end` is the place after the last parameter."""
 
     def __init__(self, num_inputs: int, hidden_sizes: Sequence[int], num_outputs: int, start: int = 0) -> None:
         """`start` is where the network's parameters begin, for several networks in one vector."""
@@ -55,7 +57,7 @@ class Layout:
         self.end = at
 
     def hidden(self, num_rows: int) -> Vector:
-        """Room for the activations of so many rows at most."""
+        """A new array for the activations of all hidden layers on `num_rows` rows at most."""
         return np.zeros(num_rows * sum(self.widths[1:-1]), np.float32)
 
     def scratch(self, num_rows: int) -> Vector:
@@ -64,7 +66,8 @@ class Layout:
         return np.zeros(2 * num_rows * widest + widest * widest, np.float32)
 
     def matrices(self) -> list[tuple[int, int, int]]:
-        """Where each layer's weights begin in the vector, and their rows and columns, padding included."""
+        """A triple for each layer: where its weights begin in the vector, their rows and their columns, padding
+        included."""
         *hidden, last = self.table.tolist()
         return [(start, inputs, outputs) for inputs, outputs, start, _ in hidden] + [(last[2], last[1], last[0])]
 

@@ -24,7 +24,11 @@ LOSS, TD_ERROR, Q_VALUE, GRAD_NORM = range(4)
 
 
 class DQNNetworks(NamedTuple):
-    """The online network, its target, and what learning keeps about them."""
+    """The online network, its target network, and what learning keeps beside them.
+
+    `parameters`, `target`, `gradient`, and Adam's moments `first` and `second` are vectors (P,) of one layout, whose
+    table is `table`. `hidden` and `scratch` are room for a batch, as `Layout` makes them.
+    """
 
     parameters: Vector
     target: Vector  # parameters of the target network
@@ -37,7 +41,8 @@ class DQNNetworks(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Numbers that say how the network's outputs are read."""
+    """How the network's outputs are read: the number of its activation in `ACTIVATIONS`, of actions, of quantiles for
+    each action (1: expected returns), and whether the first outputs are the state's value and the others advantages."""
 
     activation: int
     num_actions: int
@@ -46,7 +51,12 @@ class Shape(NamedTuple):
 
 
 class TransitionBatch(NamedTuple):
-    """B transitions, and room for what is computed of them."""
+    """B transitions, and room for what is computed of them.
+
+    `obs` and `next_obs` are (B, I), `action` (B,) indices from 0; `reward`, `terminated`, `discount` and the importance
+    `weight` are (B,). Kernels write to `out` and `choosing` (B, outputs of the network), `targets` (B, N) and the
+    absolute `td_error` (B,).
+    """
 
     obs: Matrix  # (B, I)
     action: NDArray[np.int64]  # (B,) indices
@@ -63,7 +73,7 @@ class TransitionBatch(NamedTuple):
 
 @compiled
 def quantiles(out: Matrix, row: int, action: int, shape: Shape, result: Vector) -> None:
-    """The values (N,) of one action, from one row of the network's output."""
+    """Write the values (N,) of one action, from one row of the network's outputs, into `result`."""
     num_actions, num_quantiles = shape.num_actions, shape.num_quantiles
     if not shape.dueling:
         for part in range(num_quantiles):
@@ -79,7 +89,8 @@ def quantiles(out: Matrix, row: int, action: int, shape: Shape, result: Vector) 
 
 @compiled
 def best_action(out: Matrix, row: int, shape: Shape) -> int:
-    """The first action of highest value. Duelling needs advantages only: the state's own value is the same for all."""
+    """The index of the action of highest value in one row of the network's outputs; of equal ones the first. Duelling
+    needs advantages only: the state's own value is the same for all."""
     skipped = shape.num_quantiles if shape.dueling else 0
     best, highest = 0, ZERO
     for action in range(shape.num_actions):
@@ -102,7 +113,8 @@ def num_hidden(table: Table) -> int:
 
 @compiled
 def greedy(networks: DQNNetworks, shape: Shape, obs: Matrix, out: Matrix, action: NDArray[np.int64]) -> None:
-    """Greedy actions (B,) for any number of observations (B, I)."""
+    """Write the indices of the greedy actions for observations (B, I), any number of them, into `action` (B,). `out`
+    (B, outputs) then holds the network's outputs."""
     num_rows = obs.shape[0]
     room = networks.hidden.size // num_hidden(networks.table)
     for first in range(0, num_rows, room):
@@ -159,7 +171,8 @@ def _quantile_huber(values: Vector, targets: Vector, slope: Vector) -> np.float3
 
 @compiled
 def td_losses(shape: Shape, batch: TransitionBatch, metrics: NDArray[np.float64]) -> None:
-    """Replaces `batch.out`, the values of `batch.obs`, by the loss's derivatives; fills TD errors and metrics."""
+    """Replace `batch.out`, the values of `batch.obs`, by the loss's derivatives. Fills `batch.td_error`, and of
+    `metrics` (4,) the loss, the mean TD error and the mean value."""
     num_rows, num_actions, num_quantiles = batch.reward.size, shape.num_actions, shape.num_quantiles
     values, slope = np.empty(num_quantiles, np.float32), np.empty(num_quantiles, np.float32)
     share, centre = ONE / np.float32(num_rows), ONE / np.float32(num_actions)
@@ -195,7 +208,8 @@ def td_losses(shape: Shape, batch: TransitionBatch, metrics: NDArray[np.float64]
 
 @compiled
 def clear_crossings(gradient: Vector, table: Table, num_quantiles: int) -> None:
-    """No gradient between the streams: value outputs see the first half of units, advantages the second."""
+    """Set those entries of a duelling network's gradient to zero, in place, that would tie its two streams: value
+    outputs see the first half of the last hidden units only, advantages the second."""
     last = table.shape[0] - 1
     num_inputs, num_outputs, at = table[last, INPUTS], table[last, OUTPUTS], table[last, WEIGHTS]
     half = num_inputs // 2
@@ -210,7 +224,9 @@ def gradient_step(
     networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool, num_steps: int, learning_rate: float,
     max_grad_norm: float, tau: float, metrics: NDArray[np.float64],
 ) -> None:  # fmt: skip
-    """One step of Adam, the `num_steps`-th, on the loss of a batch; then the target follows by `tau`, if above 0."""
+    """Take one step of Adam, the `num_steps`-th, on the loss of a batch, in place; then the target network follows by
+    `tau`, if that is above 0. Fills `metrics` (4,): loss, mean TD error, mean value, and the gradient's norm before
+    clipping."""
     batch_gradient(networks, shape, batch, double, metrics)
     metrics[GRAD_NORM] = apply_gradient(networks, num_steps, learning_rate, max_grad_norm, tau)
 
@@ -219,7 +235,7 @@ def gradient_step(
 def batch_gradient(
     networks: DQNNetworks, shape: Shape, batch: TransitionBatch, double: bool, metrics: NDArray[np.float64]
 ) -> None:
-    """The first half of `gradient_step`: fills `networks.gradient`, and all metrics but its norm."""
+    """The first half of `gradient_step`: fills `networks.gradient`, and `metrics` (4,) but for the gradient's norm."""
     td_targets(networks, shape, batch, double)
     forward(networks.parameters, networks.table, shape.activation, batch.obs, networks.hidden, batch.out)
     td_losses(shape, batch, metrics)
@@ -235,7 +251,8 @@ def batch_gradient(
 def apply_gradient(
     networks: DQNNetworks, num_steps: int, learning_rate: float, max_grad_norm: float, tau: float
 ) -> float:
-    """Clip the gradient and take an Adam step with it; returns the L2 norm it had before clipping."""
+    """The second half of `gradient_step`: clip the gradient, take an Adam step with it, and let the target follow by
+    `tau`, if above 0. Returns the L2 norm the gradient had before clipping."""
     length = norm(networks.gradient)
     adam_step(
         networks.parameters, networks.gradient, networks.first, networks.second, num_steps, learning_rate,
@@ -248,7 +265,7 @@ def apply_gradient(
 
 @compiled
 def polyak_update(target: Vector, parameters: Vector, tau: float) -> None:
-    """Polyak averaging: target += tau (parameters - target)."""
+    """Polyak averaging in place: target += tau (parameters - target)."""
     factor = np.float32(tau)
     for index in range(target.size):
         target[index] += factor * (parameters[index] - target[index])

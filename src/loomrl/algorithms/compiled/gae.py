@@ -16,8 +16,9 @@ def advantages(
     reward: FloatArray, value: FloatArray, last_or_ended_value: FloatArray, terminated: Mask, truncated: Mask,
     gamma: float, gae_lambda: float, advantage: FloatArray,
 ) -> None:  # fmt: skip
-    """Generalised advantage estimation. `last_or_ended_value` (K,) are the values of the true successors that are not
-    the next row: where an episode ended, and after the last step, in the order of (T, B)."""
+    """Generalised advantage estimation, written into `advantage` (T, B). `reward`, `value`, `terminated` and
+    `truncated` are (T, B); `last_or_ended_value` (K,) are the values of the true successors that are not the next row:
+    where an episode ended, and after the last step, in the order of (T, B)."""
     num_steps, num_envs = reward.shape
     other = last_or_ended_value.size
     for step in range(num_steps - 1, -1, -1):
@@ -48,7 +49,7 @@ def moments(values: FloatArray) -> tuple[float, float]:
 
 @compiled
 def normalize(values: FloatArray, mean: float, variance: float) -> None:
-    """From this mean and variance to 0 and 1, in place, (N,)."""
+    """Subtract `mean` from values (N,) and divide them by the square root of `variance`, in place."""
     deviation = math.sqrt(variance) + 1e-8
     for index in range(values.size):
         values[index] = (values[index] - mean) / deviation
@@ -56,7 +57,7 @@ def normalize(values: FloatArray, mean: float, variance: float) -> None:
 
 @compiled
 def explained_variance(value: FloatArray, returns: FloatArray) -> float:
-    """1 - Var(returns - value) / Var(returns); 0 for constant returns."""
+    """1 - Var(returns - value) / Var(returns) of arrays (N,): 1 is perfect; 0 for constant returns."""
     mean, mean_error = 0.0, 0.0
     for index in range(value.size):
         mean += returns[index]
@@ -71,7 +72,8 @@ def explained_variance(value: FloatArray, returns: FloatArray) -> float:
 
 @compiled
 def discounted_returns(reward: FloatArray, ended: Mask, running: FloatArray, gamma: float, returns: FloatArray) -> None:
-    """The discounted return so far at every step; `running` (B,) is carried from one rollout to the next."""
+    """Write the discounted return so far at every step into `returns` (T, B), from `reward` and `ended` (T, B).
+    `running` (B,) changes in place and is carried from one rollout to the next."""
     for step in range(reward.shape[0]):
         for env in range(reward.shape[1]):
             total = gamma * running[env] + reward[step, env]

@@ -20,17 +20,19 @@ _FOLDER = Path(__file__).parent
 
 
 def compiled(function: Function) -> Function:
-    """Compile to machine code at the first call and keep it on disk: IEEE arithmetic, in the order that is written."""
+    """The function, compiled to machine code at its first call and kept on the disk. Arithmetic is IEEE's, in the order
+    that is written."""
     return cast(Function, _compile(function))
 
 
 def compiled_reduction(function: Function) -> Function:
-    """As `compiled`, but sums may be regrouped so that they vectorise: one fixed order on one kind of processor."""
+    """As `compiled`, but sums may be regrouped so that they vectorise: in one fixed order on one kind of processor."""
     return cast(Function, _compile(function, fastmath={"reassoc", "contract", "nsz"}))
 
 
 def inlined(function: Function) -> Function:
-    """Part of whatever compiled function calls it, and compiled with that only: for what is called in one place."""
+    """The function, compiled into each compiled function that calls it and never alone: for what is called in one
+    place."""
     return cast(Function, numba.njit(inline="always", error_model="numpy")(function))
 
 
@@ -42,7 +44,8 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
 
 @cache
 def source_digest(module: str) -> str:
-    """The start of a SHA-256 over the sources of a module of this package and of those it imports from it."""
+    """16 hex digits: the start of a SHA-256 over the sources of a module of this package and of those it imports from
+    it."""
     digest = hashlib.sha256()
     for name in sorted(_with_imports(module, set())):
         digest.update(name.encode() + b"\0" + (_FOLDER / f"{name}.py").read_bytes())

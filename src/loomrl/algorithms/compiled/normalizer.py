@@ -16,7 +16,8 @@ EPSILON = 1e-8
 
 
 class Normalizer:
-    """Running mean and variance of features (N, I). `shift` and `scale` (I,) float32 are what kernels use."""
+    """Running mean and variance of features (N, I), float64, with the `count` of rows they are of. `shift` and `scale`
+    (I,) float32, which kernels read, follow from them: a normalised feature is (x - shift) scale."""
 
     def __init__(self, dim: int) -> None:
         self.mean, self.var, self.count = np.zeros(dim), np.ones(dim), 0.0
@@ -43,14 +44,14 @@ class Normalizer:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.array(self.count)}
 
     def load(self, mean: NDArray[Any], var: NDArray[Any], count: NDArray[Any]) -> None:
-        """Overwrite mean and variance (I,) and their count, in place."""
+        """Overwrite mean and variance (I,) and their count, and compute `shift` and `scale` from them."""
         self.mean[:], self.var, self.count = mean, np.array(var), float(count)
         self.refresh()
 
 
 @compiled
 def normalize_row(x: Vector, shift: Vector, scale: Vector, out: Vector) -> None:
-    """out (I,) = (x - shift) scale, cut at CLIP standard deviations."""
+    """Write (x - shift) scale, cut at ±CLIP standard deviations, into `out`; all (I,)."""
     for index in range(x.size):
         value = (x[index] - shift[index]) * scale[index]
         value = CLIP if value > CLIP else value
@@ -59,6 +60,6 @@ def normalize_row(x: Vector, shift: Vector, scale: Vector, out: Vector) -> None:
 
 @compiled
 def normalize(x: Matrix, shift: Vector, scale: Vector, out: Matrix) -> None:
-    """The rows of x (N, I) into out (N, I)."""
+    """Write the normalised rows of x (N, I) into `out` (N, I); see `normalize_row`."""
     for row in range(x.shape[0]):
         normalize_row(x[row], shift, scale, out[row])

@@ -25,8 +25,13 @@ Played = tuple[FloatArray, NDArray[np.int64]]
 
 
 class CompiledPolicy:
-    """Actor and critic in one vector: `parameters` holds `critic`, `actor` and, of a Gaussian, the log standard
-    deviations (A,). Acts greedily, as its torch twin does to within rounding."""
+    """A dense actor and critic without torch. Acts greedily, as its torch twin `ActorCriticPolicy` does to within
+    rounding.
+
+    All weights lie in the vector `parameters`: the `critic`'s, the `actor`'s (each a `Layout`) and, of a Gaussian, the
+    log standard deviations (A,). `low` and `high` (A,) are the bounds of continuous actions, `start` is the first
+    discrete one. `normalizer` is None where observations are not normalised.
+    """
 
     def __init__(self, architecture: PolicyArchitecture, first: dict[str, NDArray[Any]]) -> None:
         """`first` are the weights to begin with, as `loomrl.algorithms.initial.dense_actor_critic` makes them."""
@@ -56,7 +61,8 @@ class CompiledPolicy:
 
     @property
     def shift_and_scale(self) -> tuple[Vector, Vector]:
-        """What turns raw observations into features (I,); features are not cut where nothing is normalised."""
+        """Two vectors (I,): a feature is (x - shift) scale of the raw observation x. Without a normaliser they change
+        nothing."""
         normalizer = self.normalizer or self._plain
         return normalizer.shift, normalizer.scale
 
@@ -74,7 +80,7 @@ class CompiledPolicy:
         return out
 
     def outputs(self, features: Matrix) -> Matrix:
-        """The actor's logits or means (N, A)."""
+        """The networks' inputs (N, I) -> the actor's outputs (N, A): logits, or the means of a Gaussian."""
         out = np.empty((len(features), self.num_outputs), np.float32)
         evaluate(self.parameters, self.actor.table, self.activation, features, self.hidden, out)
         return out
@@ -86,7 +92,7 @@ class CompiledPolicy:
         return out[:, 0]
 
     def log_std(self) -> Vector:
-        """The log standard deviations (A,) of the Gaussian, within their bounds."""
+        """The Gaussian's log standard deviations (A,), cut to LOG_STD_BOUNDS; empty for discrete actions."""
         return np.clip(self.parameters[self.actor.end :], *LOG_STD_BOUNDS)
 
     # --- acting ---
@@ -96,7 +102,12 @@ class CompiledPolicy:
         return self._greedy(self._demand(obs))
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Observations (B, *obs) -> greedy actions (B, *action) with the critic's values (B,)."""
+        """Observations (B, *obs) -> greedy actions (B, *action) with the critic's values (B,); nothing is drawn from
+        `rng`.
+
+        Raises:
+            ConfigError: when the observations do not have the space's shape.
+        """
         features = self._demand(obs)
         return Act(action=self._greedy(features), value=self.values(features))
 
@@ -118,12 +129,18 @@ class CompiledPolicy:
         return action.astype(self.action_space.dtype, copy=False)
 
     def bounded(self, sample: FloatArray) -> NDArray[Any]:
-        """A Gaussian sample (B, A) -> an action within bounds (B, *action)."""
+        """Samples of the Gaussian (B, A) -> actions within the bounds (B, *action), of the space's type."""
         action = np.maximum(np.minimum(sample, self.high), self.low)
         return action.astype(self.action_space.dtype, copy=False).reshape(-1, *(self.action_space.shape or ()))
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> Played | None:
-        """Greedy episodes in environments that a kernel can step: returns and lengths, in the order of the seeds."""
+        """One greedy episode for each seed, played by a kernel: returns and lengths, in the order of the seeds. None
+        where no kernel can step `envs`: the caller then steps them.
+
+        Raises:
+            EnvironmentFault: for an observation or a reward that is not finite, or an episode that does not end.
+            LoomRLError: when the policy's outputs are not finite.
+        """
         from loomrl.algorithms.compiled.rollout import play
 
         return play(self, envs, seeds)
@@ -135,7 +152,8 @@ class CompiledPolicy:
         return "head.logits" if self.is_discrete else "head.mean"
 
     def views(self, vector: Vector) -> dict[str, NDArray[Any]]:
-        """The weights that lie in a vector like `parameters`, where they lie in it, by name."""
+        """The weights in a vector of the length of `parameters`, by the names of the torch policy's state: views, so
+        that writing to them changes the vector."""
         views: dict[str, NDArray[Any]] = {}
         networks = ((self.actor, "actor", self._head), (self.critic, "critic", "value_head.value"))
         for layout, encoder, last in networks:
@@ -154,7 +172,8 @@ class CompiledPolicy:
         return arrays
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. A missing name
+        raises KeyError, a shape that does not fit ValueError."""
         self._load_weights(arrays)
         if self.normalizer is not None:
             self.normalizer.load(**{name: arrays[f"normalizer.{name}"] for name in ("mean", "var", "count")})
@@ -164,7 +183,8 @@ class CompiledPolicy:
             view[...] = arrays[name]
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        """Write `policy.safetensors` and `policy.json` to `folder`, which is made where it does not exist. The same
+        policy gives the same bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / WEIGHTS, safetensors.numpy.save(dict(sorted(self.arrays().items()))))
         self.architecture.write(folder / ARCHITECTURE)

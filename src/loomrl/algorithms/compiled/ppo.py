@@ -39,7 +39,11 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIPPED, GRAD_NORM = range(6)
 
 
 class PPONetworks(NamedTuple):
-    """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor."""
+    """Vectors of all P parameters, and what lies where. The log standard deviations belong to the actor.
+
+    `parameters`, `gradient`, and Adam's moments `first` and `second` are (P,); `critic` and `actor` are the tables of
+    their layouts. `bounds` (3,) says where the critic's parameters begin, the actor's begin, and the actor's end.
+    """
 
     parameters: Vector
     gradient: Vector
@@ -53,7 +57,11 @@ class PPONetworks(NamedTuple):
 
 
 class RolloutRows(NamedTuple):
-    """N transitions of a rollout. What an action space has no use for is empty."""
+    """N transitions of a rollout. What an action space has no use for is empty.
+
+    `x` (N, I) are the features, `choice` (N,) discrete actions, `sample` (N, A) Gaussian samples. `log_prob` (N,) is by
+    the policy that acted, `value` (N,) of the critic before the update; `advantage` and `returns` are (N,).
+    """
 
     x: Matrix  # (N, I) features
     choice: Indices  # (N,) discrete actions
@@ -65,7 +73,9 @@ class RolloutRows(NamedTuple):
 
 
 class PPOWorkspace(NamedTuple):
-    """Room for both networks, by the number of the network first."""
+    """Arrays that gradient steps write to, one row for the critic and one for the actor: `hidden` and `scratch`, as
+    `Layout` makes them; `gradient` (P,) of one block of rows; `squares` (2, 2) of the gradient's norm, of this step and
+    the one before."""
 
     hidden: Matrix
     scratch: Matrix
@@ -75,7 +85,8 @@ class PPOWorkspace(NamedTuple):
 
 @compiled
 def evaluate(parameters: Vector, table: Table, activation: int, x: Matrix, hidden: Vector, out: Matrix) -> None:
-    """One network's outputs (N, O) for any number of rows."""
+    """Write one network's outputs (N, O) for inputs `x` (N, I), any number of rows, into `out`. `hidden` is room for
+    BLOCK rows."""
     for first in range(0, x.shape[0], BLOCK):
         last = min(first + BLOCK, x.shape[0])
         forward(parameters, table, activation, x[first:last], hidden, out[first:last])
@@ -109,7 +120,8 @@ def log_std(parameters: Vector, num_actions: int) -> Vector:
 def log_probabilities(
     parameters: Vector, is_discrete: bool, out: Matrix, index: Indices, sample: Matrix, log_prob: Vector
 ) -> None:
-    """Log-probabilities (N,) of actions under the actor's outputs (N, A), which are overwritten."""
+    """Write the log-probabilities of actions into `log_prob` (N,), from the actor's outputs `out` (N, A), which are
+    overwritten where actions are discrete. The actions are `index` (N,), else `sample` (N, A)."""
     num_actions = out.shape[1]
     if is_discrete:
         for row in range(out.shape[0]):
@@ -253,13 +265,14 @@ def gradient_steps(
     thread: int, num_threads: int, counter: NDArray[np.int64], networks: PPONetworks, rows: RolloutRows, num_steps: int,
     permutations: NDArray[np.int64], batch_size: int, settings: FloatArray, work: PPOWorkspace, metrics: FloatArray,
 ) -> None:  # fmt: skip
-    """Epochs over a rollout: one for each row of `permutations` (E, N), in batches of `batch_size` (the last smaller).
-    Part of an epoch is one over fewer rows.
+    """Run epochs over a rollout: one for each row of `permutations` (E, N), which says in which order its transitions
+    are taken, in batches of `batch_size` (the last smaller). A row that names some of the transitions only is a part of
+    an epoch.
 
-    Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) has a row
-    of zeros for each gradient step. Two threads may share the work: call it with thread 0, ..., num_threads - 1 at once
-    and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for the gradient's norm. The
-    sums are those of one thread, so the bits are.
+    Changes parameters and Adam's moments, which have seen `num_steps` steps, in place. `metrics` (steps, 6) must have a
+    row of zeros for each gradient step, and is filled. Two threads may share the work: call it with thread 0, ...,
+    num_threads - 1 at once and `counter` (1,) at zero. One has the critic, one the actor; they meet at each step for
+    the gradient's norm. The sums are those of one thread, so the bits are.
     """
     num_rows, done = permutations.shape[1], 0
     for epoch in range(permutations.shape[0]):
@@ -294,17 +307,18 @@ def batch_gradient(
     work: PPOWorkspace,
     metrics: FloatArray,
 ) -> None:
-    """The gradient over the chosen rows, for whoever does something to it before `apply_gradient`; adds to `metrics`
-    (6,) of zeros."""
+    """Write the loss's gradient over the chosen rows into `networks.gradient`, and add the step's metrics to `metrics`
+    (6,), which must be zeros: for a caller that changes the gradient before `apply_gradient`."""
     for task in range(2):
         _batch_gradient(task, networks, rows, chosen, settings, work, metrics)
 
 
 @compiled
 def apply_gradient(networks: PPONetworks, num_steps: int, settings: FloatArray) -> float:
-    """Clip the gradient and take a step with it, after `num_steps` others; returns the norm it had.
+    """Clip the gradient and take Adam's step with it, in place, after `num_steps` others; returns the norm it had
+    before.
 
-    The arithmetic of `gradient_steps`.
+    The arithmetic is that of `gradient_steps`.
     """
     bounds = networks.bounds
     squares = np.zeros(2, np.float32)

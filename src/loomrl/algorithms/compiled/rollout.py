@@ -51,11 +51,12 @@ _EPISODES_SIGNATURE = _tuple(_i64, 2)(
 
 
 class CompiledCollector:
-    """A `loomrl.environment.collecting.collector.Collector` whose rollout is one call. It acts itself, with
-    `policy`.
+    """A `loomrl.environment.collecting.collector.Collector` that steps compiled environments in one call for each
+    rollout. It chooses actions itself, with `policy`.
 
-    Actions are drawn from the policy's distribution, with their `log_prob`; or, with a `draw` of the caller's, they are
-    the best after its noise was taken off, and have none.
+    Actions are drawn from the policy's distribution, and the trajectory has their `log_prob`. With a `draw` of the
+    caller's, they are those of the highest output after its noise was subtracted, and there is no `log_prob`.
+    `finished` holds (return, length) of every episode that ended since it was last cleared.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class CompiledCollector:
         return episodes | {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
 
     def load_state_dict(self, state: State) -> int:
-        """Go on from `state_dict()` of as many environments; all of them do, hence 0."""
+        """Go on from `state_dict()` of as many environments. Returns 0: none of them begins another episode."""
         self.envs.load_state_dict(below("envs.", state))
         self._returns, self._lengths = state["returns"].copy(), state["lengths"].copy()
         return 0
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """Take `num_steps` steps in every environment.
+        """The trajectory (T, B) of `num_steps` steps in every environment; `rng` draws the noise of the actions.
 
         Raises:
             EnvironmentFault: for an observation or a reward that is not finite.

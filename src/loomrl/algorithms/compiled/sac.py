@@ -50,7 +50,8 @@ def learn(
     thread: int, num_threads: int, counter: NDArray[Any], networks: SACNetworks, batches: Batches, work: SACWorkspace,
     settings: Settings,
 ) -> None:  # fmt: skip
-    """Take G gradient steps: call it with thread 0, ..., num_threads - 1 at once and `counter` (1,) at zero."""
+    """Take G gradient steps on `batches`: changes `networks` in place, and adds each step's metrics to `work.sums`.
+    Must be called with thread 0, ..., num_threads - 1 at once, one or two of them, and `counter` (1,) at zero."""
     meeting = 0
     for number in range(batches.obs.shape[0]):
         step = settings.first_step + number
@@ -93,7 +94,8 @@ def critics_gradient(
 
 @compiled
 def move_critics(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
-    """Both critics' steps and their targets', then their opinion of what the actor imagines."""
+    """Take one Adam step of both critics along `work.critics_gradient`, the `step`-th, and let their targets follow;
+    then compute their values of the actions that the actor would take, for its gradient."""
     for critic in range(2):
         _improve_critic(critic, step, networks, work, settings)
 
@@ -102,7 +104,8 @@ def move_critics(step: int, networks: SACNetworks, work: SACWorkspace, settings:
 def actor_and_temperature_gradient(
     number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """Write the actor's gradient into the first row of `work.actor_gradients`, and the temperature's into SLOPE."""
+    """Write the actor's gradient on batch `number` into the first row of `work.actor_gradients`, and the temperature's
+    into `networks.log_temperature[SLOPE]`."""
     for half in range(2):
         actor_gradient(half, number, networks, batches, work, settings)
     for half in range(2):
@@ -111,7 +114,7 @@ def actor_and_temperature_gradient(
 
 @compiled
 def move_actor(step: int, networks: SACNetworks, work: SACWorkspace, settings: Settings) -> None:
-    """Take one Adam step of the actor, and of the temperature where it is learnt."""
+    """Take one Adam step of the actor, the `step`-th, and one of the temperature where it is learnt."""
     for half in range(2):
         _improve_actor(half, step, networks, work, settings)
 
@@ -121,7 +124,8 @@ def sample(
     actor: Vector, table: Table, features: Matrix, noise: Matrix, hidden: Vector, moments: Matrix, action: Matrix,
     settings: Settings,
 ) -> None:  # fmt: skip
-    """Features (N, D) and noise (N, A) -> actions (N, A) in [-1, 1]."""
+    """Features (N, D) and noise (N, A) -> actions in [-1, 1], written into `action` (N, A). `hidden` and `moments` (N,
+    2A) are room for the actor's activations and outputs."""
     forward(actor, table, settings.activation, features, hidden, moments)
     for row in range(action.shape[0]):
         for column in range(action.shape[1]):

@@ -29,7 +29,8 @@ from loomrl.algorithms.compiled.sac_memory import (
 def actor_gradient(
     half: int, number: int, networks: SACNetworks, batches: Batches, work: SACWorkspace, settings: Settings
 ) -> None:
-    """A half's share of the gradient of mean(alpha log pi - min Q) by the actor's parameters."""
+    """Write a half of the rows' share of the gradient of mean(alpha log pi - min Q) by the actor's parameters into
+    `work.actor_gradients[half]`; adds loss and entropy to `work.sums`."""
     num_rows, num_features = batches.obs.shape[1], batches.obs.shape[2]
     begin, end = half_of(half, num_rows)
     for critic in range(2):

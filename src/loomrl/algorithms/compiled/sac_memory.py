@@ -18,7 +18,12 @@ CRITIC_LOSS, Q_VALUE, ACTOR_LOSS, ENTROPY, TD_ERROR = range(5)  # columns of the
 
 
 class SACNetworks(NamedTuple):
-    """Parameters of actor, critics and targets, the temperature, and Adam's moments."""
+    """Parameters of actor, critics and targets, the temperature, and Adam's moments.
+
+    `actor` and its moments `actor_first` and `actor_second` are (P,). `critics`, their moments and `targets` hold both
+    critics, one after the other. `actor_table` (L, 4) and `critic_tables` (2, L, 4) are the tables of their layouts.
+    `log_temperature` (4,) holds the value, Adam's two moments and the gradient.
+    """
 
     actor: Vector  # (P,)
     actor_first: Vector
@@ -33,7 +38,12 @@ class SACNetworks(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """Transitions for G gradient steps, N in each."""
+    """Transitions for G gradient steps, N in each.
+
+    `obs` and `next_obs` are features (G, N, D), `action` (G, N, A) in [-1, 1], `reward` (G, N). `keep` (G, N) is the
+    discount, 0 where the episode terminated. `noise` (G, 2, N, A) is standard normal, for the actions in `obs` and in
+    `next_obs`.
+    """
 
     obs: NDArray[np.float32]  # (G, N, D) features
     next_obs: NDArray[np.float32]  # (G, N, D)
@@ -44,7 +54,24 @@ class Batches(NamedTuple):
 
 
 class SACWorkspace(NamedTuple):
-    """Arrays that a gradient step writes its intermediate results to."""
+    """Arrays that a gradient step writes its intermediate results to; "half" is a half of a batch's rows.
+
+    Attributes:
+        inputs: (3, N, D + A) of the critics: of what was done, of the next states, and of what the actor would do now.
+        values: (3, 2, N, 1) of each input by each critic.
+        slopes: (2, N, 1) of the loss by the values.
+        moments: (2, N, 2A), the actor's outputs for obs and next_obs.
+        log_prob: (2, N) of the actions drawn there.
+        d_moments: (N, 2A), derivatives of the actor's loss by its outputs.
+        d_action: (N, A), of the lower critic's value by the action.
+        chosen: (2, N), rows of a half that one critic judges.
+        actor_hidden: (2, ...), a half's activations; `actor_scratch` belongs to it.
+        actor_gradients: (2, P), a half's share.
+        critic_hidden: (2, ...), a critic's activations; `critic_scratch` belongs to it.
+        critics_gradient: of both critics, one after the other.
+        turned: (2, ...), a critic's hidden weights, transposed.
+        sums: (2, 5), metrics of each half, summed over the steps.
+    """
 
     inputs: NDArray[np.float32]  # (3, N, D + A) of the critics
     values: NDArray[np.float32]  # (3, 2, N, 1): of each input by each critic
@@ -61,11 +88,13 @@ class SACWorkspace(NamedTuple):
     critic_scratch: Matrix
     critics_gradient: Vector
     turned: Matrix  # (2, ...): a critic's hidden weights, transposed
-    sums: NDArray[np.float64]  # (2, 4): metrics, summed over the steps
+    sums: NDArray[np.float64]  # (2, 5): metrics, summed over the steps
 
 
 class Settings(NamedTuple):
-    """Hyperparameters that stay the same within one call of `learn`."""
+    """Hyperparameters that stay the same within one call of `learn`: the number of the activation in `ACTIVATIONS`, the
+    bounds of the log standard deviation, `tau` of Polyak averaging, the entropy (in nats) that the temperature steers
+    towards, whether it is learnt, the learning rates, and Adam's number of the first step, from 1."""
 
     activation: int
     log_std_low: np.float32
@@ -94,14 +123,15 @@ def bounded_log_std(raw: np.float32, settings: Settings) -> np.float32:
 
 @compiled
 def copy_into(source: Vector, target: Vector, at: int) -> None:
-    """Numbers into a longer vector: a slice assignment would compile code that reports wrong shapes."""
+    """Copy `source` into the longer vector `target` from place `at` on. Element by element: a slice assignment would
+    compile code that reports wrong shapes."""
     for index in range(source.size):
         target[at + index] = source[index]
 
 
 @compiled
 def hidden_widths(table: Table) -> tuple[int, int]:
-    """The width of the widest hidden layer, and of all hidden layers together."""
+    """A pair, from a layout's table: the width of the widest hidden layer, and that of all hidden layers together."""
     widest, total = 0, 0
     for layer in range(table.shape[0] - 1):
         widest = max(widest, table[layer, OUTPUTS])

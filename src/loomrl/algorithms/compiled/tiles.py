@@ -28,10 +28,11 @@ _UNDEFINED = ir.Constant(_VECTOR, ir.Undefined)
 
 
 def product_tile(rows: int, vectors: int) -> Any:
-    """An intrinsic for one block size.
+    """A numba intrinsic that computes one block of a matrix product: C = start + A B, of `rows` rows and `vectors`
+    vectors.
 
     It takes `start, start_at`; `a, a_at, a_row, a_k`; `b, b_at, b_k`; `c, c_at, c_row`; `depth` >= 1: four float32
-    arrays, where the block begins in each of them and their steps, counted in elements.
+    arrays, where the block begins in each of them and their steps, counted in elements. It checks nothing.
     """
 
     @intrinsic
@@ -49,9 +50,9 @@ def product_tile(rows: int, vectors: int) -> Any:
 
 
 def dot_tile(rows: int) -> Any:
-    """An intrinsic: C[row] = sum over lanes of A[row, lane] B[lane], for `rows` rows at once.
+    """A numba intrinsic: C[row] = sum over lanes of A[row, lane] B[lane], for `rows` rows at once.
 
-    It takes `a, a_at, a_row`; `b, b_at`; `c, c_at, c_row`; `depth`, a multiple of LANES.
+    It takes `a, a_at, a_row`; `b, b_at`; `c, c_at, c_row`; `depth`, a multiple of LANES. It checks nothing.
     """
 
     @intrinsic
@@ -69,7 +70,8 @@ def dot_tile(rows: int) -> Any:
 
 
 def transpose_tile() -> Any:
-    """An intrinsic: C (LANES, LANES) = A^T. It takes `a, a_at, a_row`; `c, c_at, c_row`."""
+    """A numba intrinsic: C (LANES, LANES) = A^T. It takes `a, a_at, a_row`; `c, c_at, c_row`, as `product_tile` does,
+    and checks nothing."""
 
     @intrinsic
     def tile(context, a, a_at, a_row, c, c_at, c_row):  # type: ignore[no-untyped-def]  # noqa: ARG001 - an intrinsic's signature

@@ -29,7 +29,8 @@ Vector = NDArray[np.float32]
 
 
 class GreedyNetwork:
-    """The greedy actions as the rollout kernels of `compiled.rollout` take them: a network of n outputs.
+    """A policy of action values as the rollout kernels of `compiled.rollout` take it: a network `actor` of one output
+    for each action, of which the highest is taken.
 
     The last layer is linear, so the mean over quantiles and a duelling head's sum fold into its weights.
     """
@@ -69,7 +70,9 @@ class GreedyNetwork:
 
 
 class CompiledDQNEngine(TensorState):
-    """DQN's gradient steps by compiled kernels: equal to `TorchDQNEngine`'s within float tolerance."""
+    """DQN's gradient steps by compiled kernels: equal to `TorchDQNEngine`'s within float tolerance. `network` is the
+    policy as rollout kernels take it. With `peers` of several learners a step waits for the others, and raises
+    RuntimeError where one is lost."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self._config, self._policy, self._peers = config, policy, peers
@@ -104,7 +107,8 @@ class CompiledDQNEngine(TensorState):
         return action
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
+        """Take one gradient step on a batch of B transitions. Returns its metrics (4,), in the order of STEP_METRICS,
+        and the absolute TD errors (B,)."""
         config, rows = self._config, self._rows(batch)
         metrics = np.empty(4)
         self._num_steps += 1
@@ -194,9 +198,10 @@ def _become(module: nn.Linear, weight: NDArray[np.float32], bias: Vector) -> Non
 
 
 def exploring_noise(algorithm: "DQN", shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-    """What the rollout kernel takes off the values (T, B, n) before it takes the best.
+    """What the rollout kernel subtracts from the action values (T, B, n) before it takes the best action: zeros where
+    the action is to be greedy; where it is to explore, infinity for every action but a random one.
 
-    Nothing; or, to explore, infinity off all but one. Draws what `DQN.act` would draw.
+    `shape` is (T, B, n). Draws from `rng` what `DQN.act` would draw.
     """
     num_steps, num_envs, num_actions = shape
     uniform = rng.random((num_steps, 2, num_envs))

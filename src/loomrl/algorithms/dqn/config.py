@@ -8,7 +8,22 @@ from loomrl.algorithms.replay.config import ReplayingConfig
 
 
 class DQNConfig(ReplayingConfig):
-    """DQN's parameters; the defaults solve CartPole-v1."""
+    """DQN's parameters; the defaults solve CartPole-v1.
+
+    Attributes:
+        rollout_length: steps in each environment between two updates.
+        gradient_steps: per update; None: as many as transitions were collected.
+        batch_size: transitions per gradient step.
+        learning_rate_schedule: "linear" falls to 0 at the last step.
+        learning_starts: environment steps with random actions before the first gradient step.
+        tau: of Polyak averaging after each gradient step; None: 0.01.
+        target_update_interval: environment steps between copies to the target network, in place of averaging.
+        exploration_fraction: of all steps, until `epsilon_final` is reached.
+        num_quantiles: of an action's return; None: its expectation is learnt, not its distribution.
+        replay_capacity: transitions.
+        priority_exponent: alpha; 0 samples uniformly.
+        importance_exponent: beta at the start; it rises to 1 at the last step.
+    """
 
     num_envs: int = Field(default=8, ge=1)
     rollout_length: int = Field(default=8, ge=1)  # steps in each environment between two updates
@@ -50,7 +65,8 @@ class DQNConfig(ReplayingConfig):
 
     @property
     def averaging(self) -> float:
-        """`tau`, or its default; 0 where the target network is copied."""
+        """The share of Polyak averaging: `tau`, or 0.01 where none is given; 0 where the target network is copied
+        instead."""
         return 0.0 if self.target_update_interval is not None else self.tau or 0.01
 
 

@@ -45,7 +45,9 @@ STEP_METRICS = ("loss", "td_error", "q_value", "grad_norm")  # of a gradient ste
 
 
 class DQN(ReplayingAlgorithm[ActionValuePolicy]):
-    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting."""
+    """Learns an `ActionValuePolicy` from replayed transitions of its own epsilon-greedy acting. `learner` is the engine
+    that takes the gradient steps. With `peers` of several learners `update` waits for the others, and raises
+    RuntimeError where one is lost."""
 
     learner: "TorchDQNEngine | CompiledDQNEngine"
 
@@ -77,8 +79,8 @@ class DQN(ReplayingAlgorithm[ActionValuePolicy]):
     # --- acting ---
 
     def epsilons(self, steps_ahead: NDArray[np.int64]) -> FloatArray:
-        """Probability of a random action, so many environment steps after the last update: 1 until learning starts,
-        else falling linearly."""
+        """Probabilities (K,) of a random action, at `steps_ahead` (K,) environment steps after the last update: 1 until
+        learning starts, then falling linearly to `epsilon_final`."""
         config, step = self.config, self._env_steps + steps_ahead
         falling_until = config.exploration_fraction * self._total_env_steps
         progress = np.minimum(step / falling_until, 1.0) if falling_until else np.ones(len(step))
@@ -113,7 +115,8 @@ class DQN(ReplayingAlgorithm[ActionValuePolicy]):
         return Act(action=(action + self.policy.first_action).astype(self.policy.action_space.dtype, copy=False))
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
-        """A collector: one that acts by itself, in a kernel, where the environments are compiled too."""
+        """A collector of rollouts in `envs`: one that acts by itself, in a kernel, where both the policy and the
+        environments are compiled; else the usual one, which asks `act`."""
         from loomrl.environment.vector.batched import BatchedVectorEnv
 
         network: Any = self.policy.compiled  # has of a `CompiledPolicy` what the rollout asks it for
@@ -127,7 +130,13 @@ class DQN(ReplayingAlgorithm[ActionValuePolicy]):
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
+        """Keep a trajectory (T, B) in the replay and learn from replayed transitions. Returns `epsilon`,
+        `learning_rate`, `replay_size`, `num_gradient_steps` and, where steps were taken, the means of STEP_METRICS over
+        them.
+
+        Raises:
+            EnvironmentFault: for a reward that float32 cannot hold; nothing of the trajectory is kept.
+        """
         config, before = self.config, self._env_steps
         self._remember(trajectory)
         interval = config.target_update_interval
@@ -192,7 +201,13 @@ def build(
     context: TrainingContext = ALONE,
     peers: LearnerGroup = NO_PEERS,
 ) -> DQN:
-    """DQN with weights that follow from `seed`; raises `ConfigError` for action spaces other than Discrete."""
+    """DQN with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for action spaces other than Discrete, `engine: compiled` for a policy it cannot express, or a
+            replay on the disk without a folder for it.
+        ArtifactError: when the replay's folder cannot be used, or there is no room for it.
+    """
     policy = ActionValuePolicy.for_spaces(
         NAME,
         observation_space,

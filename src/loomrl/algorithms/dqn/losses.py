@@ -6,7 +6,8 @@ from torch.nn import functional
 
 
 def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
-    """Values of the next states, (B, N): those `target` (B, n, N) gives to the actions `choosing` (B, n, N) prefers.
+    """Values of the next states (B, N): those that `target` (B, n, N) gives to the actions that `choosing` (B, n, N)
+    values highest, in the mean over its quantiles.
 
     `choosing` is the online network's in double Q-learning (arXiv 1509.06461, equation 4), else `target` itself.
     """
@@ -14,22 +15,23 @@ def successor_quantiles(target: Tensor, choosing: Tensor) -> Tensor:
 
 
 def take_action(quantiles: Tensor, action: Tensor) -> Tensor:
-    """(B, n, N) and indices (B,) -> (B, N)."""
+    """Quantiles (B, n, N) and the indices (B,) of one action for each row -> that action's quantiles (B, N)."""
     return quantiles[torch.arange(len(action)), action]
 
 
 def td_targets(reward: Tensor, discount: Tensor, terminated: Tensor, successor: Tensor) -> Tensor:
-    """reward + discount * successor, without the latter where the episode terminated; (B,) x 3 and (B, N) -> (B, N)."""
+    """reward + discount * successor, without the successor where the episode terminated: three tensors (B,) and (B, N)
+    -> (B, N)."""
     return reward.unsqueeze(-1) + (discount * ~terminated).unsqueeze(-1) * successor
 
 
 def huber_losses(values: Tensor, targets: Tensor) -> Tensor:
-    """Huber's loss with threshold 1 of each of B values; (B, 1) x 2 -> (B,)."""
+    """Huber's loss with threshold 1 of each of B values: two tensors (B, 1) -> (B,)."""
     return functional.smooth_l1_loss(values, targets, reduction="none").squeeze(-1)
 
 
 def quantile_huber_losses(quantiles: Tensor, targets: Tensor) -> Tensor:
-    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets; (B, N) x 2 -> (B,).
+    """Quantile Huber loss with threshold 1, summed over quantiles, mean over targets: two tensors (B, N) -> (B,).
 
     arXiv 1710.10044, equations 9 and 10, at the midpoints of N equal parts (lemma 2).
     """

@@ -29,6 +29,7 @@ class ActionValueHead(nn.Module):
         self.values = linear(width, num_actions * num_quantiles, 1.0, generator)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Features (B, width) -> values (B, n, N) of n actions, N quantiles each."""
         values: Tensor = self.values(features)
         return values.reshape(-1, *self.shape)
 
@@ -56,6 +57,7 @@ class DuelingHead(nn.Module):
         self.advantage = linear(width, num_actions * num_quantiles, 1.0, generator)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Features (B, input_dim) -> values (B, n, N) of n actions, N quantiles each."""
         value: Tensor = self.value(self.value_stream(features))  # (B, N)
         advantage = self.advantage(self.advantage_stream(features)).reshape(-1, *self.shape)  # (B, n, N)
         combined: Tensor = value.unsqueeze(1) + advantage - advantage.mean(1, keepdim=True)
@@ -63,7 +65,8 @@ class DuelingHead(nn.Module):
 
 
 class ActionValuePolicy(TrainedPolicy):
-    """Takes the action of highest value: `logits` are the action values, `value` is the highest."""
+    """Takes the action of highest value: `logits` are the action values, `value` is the highest. `compiled` is the same
+    policy as kernels take it, while a compiled engine learns it; else None."""
 
     output_names = ("action", "value", "logits")
     network_keys = frozenset({"dueling", "num_quantiles"})
@@ -88,7 +91,11 @@ class ActionValuePolicy(TrainedPolicy):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> CategoricalActions:  # noqa: ARG003
-        """Raises `ConfigError` for what is not Discrete."""
+        """The categorical distribution over the actions of a Discrete space.
+
+        Raises:
+            ConfigError: for a space that is not Discrete.
+        """
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise ConfigError(
                 f"action space {space} is not supported by DQN; supported: Discrete; wrap the environment, or train "
@@ -102,8 +109,13 @@ class ActionValuePolicy(TrainedPolicy):
         return {"action": self.discrete_action(values.argmax(-1)), "value": values.amax(-1), "logits": values}
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:
-        """Greedy episodes, one in each environment, by a kernel: returns (B,) and lengths (B,); None where there is
-        none for them."""
+        """One greedy episode for each seed, played by a kernel: returns and lengths, in the order of the seeds. None
+        where the policy is not compiled or no kernel can step `envs`: the caller then steps them.
+
+        Raises:
+            EnvironmentFault: for an observation or a reward that is not finite, or an episode that does not end.
+            LoomRLError: when the policy's outputs are not finite.
+        """
         network: Any = self.compiled  # has of a `CompiledPolicy` what playing asks it for
         if network is None:
             return None
@@ -112,6 +124,7 @@ class ActionValuePolicy(TrainedPolicy):
         return play(network, envs, seeds)
 
     def quantiles(self, obs: Tensor) -> Tensor:
-        """Raw observations (B, *obs) -> (B, n, N); without quantiles N is 1."""
+        """Raw observations (B, *obs) -> the values of all actions (B, n, N); N is 1 where returns are not learnt by
+        quantiles."""
         values: Tensor = self.head(self.encoder(self.features(obs)))
         return values

@@ -24,7 +24,8 @@ from loomrl.types import FloatArray
 
 
 class TorchDQNEngine(TensorState):
-    """Learns any `ActionValuePolicy` with PyTorch's autograd, also networks without compiled kernels."""
+    """DQN's gradient steps with PyTorch's autograd: for any `ActionValuePolicy`, also networks without compiled
+    kernels. With `peers` of several learners a step waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(self, config: DQNConfig, policy: ActionValuePolicy, peers: LearnerGroup = ALONE) -> None:
         self.config, self.policy, self._peers = config, policy, peers
@@ -41,7 +42,8 @@ class TorchDQNEngine(TensorState):
         return best
 
     def step(self, batch: Transitions, learning_rate: float) -> tuple[FloatArray, FloatArray]:
-        """Take one gradient step; returns its metrics in the order of STEP_METRICS and the absolute TD errors (B,)."""
+        """Take one gradient step on a batch of B transitions. Returns its metrics (4,), in the order of STEP_METRICS,
+        and the absolute TD errors (B,)."""
         config = self.config
         self._flat.gradient.zero_()
         quantiles, targets = self.values_and_targets(batch)
@@ -62,7 +64,8 @@ class TorchDQNEngine(TensorState):
         return metrics.double().numpy(), td_error.double().numpy()
 
     def values_and_targets(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """Of the actions taken: the online network's values (B, N), and what they should be (B, N)."""
+        """The online network's values (B, N) of the actions that were taken, with a gradient, and the targets (B, N)
+        they should have, without one."""
         obs, next_obs = torch.from_numpy(batch.obs), torch.from_numpy(batch.next_obs)
         with torch.no_grad():
             target = self.target.quantiles(next_obs)

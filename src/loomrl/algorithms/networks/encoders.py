@@ -21,7 +21,11 @@ CONVOLUTIONS: dict[int, tuple[tuple[int, int, int], ...]] = {
 
 
 class ImageEncoder(nn.Module):
-    """Features (B, dim), images behind the dense ones -> (B, hidden_sizes[-1])."""
+    """Features (B, dim), the dense ones before the images' pixels -> (B, hidden_sizes[-1]).
+
+    Raises:
+        ConfigError: for an image too small to convolve, an unknown activation or a width below 1.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,8 @@ class ImageEncoder(nn.Module):
         self.output_dim = self.dense.output_dim
 
     def forward(self, features: Tensor) -> Tensor:
-        """Each image goes through convolutions of its own; the dense layers see all."""
+        """Features (B, dim) -> (B, hidden_sizes[-1]). Each image goes through convolutions of its own; the dense layers
+        see all."""
         parts = [features[:, : self.dense_dim]]
         start = self.dense_dim
         for image, convolution in zip(self.images, self.convolutions, strict=True):
@@ -55,10 +60,11 @@ def build_encoder(
     activation: str,
     generator: torch.Generator | None = None,
 ) -> StateEncoder | ImageEncoder:
-    """The encoder for what a preprocessor gives: dense where there are no images.
+    """A fresh encoder for the features that a preprocessor gives: dense layers, after convolutions where there are
+    images.
 
     Raises:
-        ConfigError: for an image too small to convolve.
+        ConfigError: for an image too small to convolve, an unknown activation or a width below 1.
     """
     if not preprocessor.images:
         return StateEncoder(preprocessor.dim, hidden_sizes, activation, generator)

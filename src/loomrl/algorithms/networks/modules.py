@@ -24,12 +24,14 @@ _Layer = TypeVar("_Layer", nn.Linear, nn.Conv2d)
 
 
 def linear(input_dim: int, output_dim: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
-    """A dense layer with orthogonal weights scaled by `gain` and zero biases."""
+    """A dense layer with orthogonal weights scaled by `gain` and zero biases. `generator` draws them; None: torch's
+    global one."""
     return orthogonal_layer(partial(nn.Linear, input_dim, output_dim), gain, generator)
 
 
 def orthogonal_layer(make: Callable[[], _Layer], gain: float, generator: torch.Generator | None) -> _Layer:
-    """A layer with orthogonal weights over (output, all inputs), scaled by `gain`, and zero biases."""
+    """The layer that `make` returns, with orthogonal weights over (output, all inputs), scaled by `gain`, and zero
+    biases. `generator` draws them; None: torch's global one."""
     with torch.random.fork_rng(devices=()):  # the constructor draws weights of its own from the global generator
         layer = make()
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
@@ -39,7 +41,12 @@ def orthogonal_layer(make: Callable[[], _Layer], gain: float, generator: torch.G
 
 
 class StateEncoder(nn.Module):
-    """States (B, input_dim) -> features (B, hidden_dims[-1])."""
+    """Dense layers with an activation after each: states (B, input_dim) -> features (B, hidden_dims[-1]).
+
+    Raises:
+        ConfigError: for a width that is no positive whole number, no hidden layer, or an activation that is not in
+            `ACTIVATIONS`.
+    """
 
     def __init__(
         self,
@@ -72,7 +79,13 @@ class StateEncoder(nn.Module):
 
 
 class GaussianPolicyHead(nn.Module):
-    """Features -> a diagonal Gaussian whose log standard deviation is learnt, but the same in every state."""
+    """Features (B, input_dim) -> a diagonal Gaussian over `action_dim` numbers, whose log standard deviation is learnt,
+    but the same in every state.
+
+    Raises:
+        ConfigError: for an `action_dim` that is no positive whole number, or bounds of which the lower is not below the
+            upper.
+    """
 
     def __init__(
         self,
@@ -96,13 +109,14 @@ class GaussianPolicyHead(nn.Module):
         return self.mean(features), self.log_std.clamp(*self.log_std_bounds)
 
     def forward(self, features: Tensor) -> Normal:
-        """The distribution as an object, for use outside hot loops."""
+        """Features (B, input_dim) -> the Gaussian (B, action_dim) as an object, for use outside hot loops."""
         mean, log_std = self.moments(features)
         return Normal(mean, log_std.exp())
 
 
 class LogitsHead(nn.Module):
-    """Features -> the logits of an action, or of several at once: categoricals, or bits."""
+    """Features (B, input_dim) -> logits (B, num_logits) of an action, or of several at once: categoricals, or bits. A
+    `num_logits` that is no positive whole number raises ConfigError."""
 
     def __init__(self, input_dim: int, num_logits: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -123,6 +137,7 @@ class ValueHead(nn.Module):
         self.value = linear(input_dim, 1, 1.0, generator)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Features (B, input_dim) -> state values (B,)."""
         value: Tensor = self.value(features)
         return value.squeeze(-1)
 
@@ -131,6 +146,9 @@ class PolicyNetwork(nn.Module):
     """A Gaussian policy and a value on one shared encoder.
 
     `config` holds `state_dim`, `action_dim` and `encoder_dims`.
+
+    Raises:
+        ConfigError: for a key of these that is missing or another one, or a size that is no positive whole number.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -19,7 +19,8 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class ImagePart:
-    """An image among the observations: where its pixels stand in the raw observation, and how."""
+    """An image among the observations: its name, where its pixels begin in the flat raw observation (`offset`, in
+    values), and its shape as observed: (height, width, channels), or channels first."""
 
     name: str
     offset: int
@@ -71,7 +72,8 @@ class Preprocessor(nn.Module):
         self.dim = self.dense_dim + sum(image.size for image in self.images)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Differentiable in float observations, so that attacks on the input can follow gradients."""
+        """Raw observations (B, *obs) -> float32 features (B, dim). Differentiable in float observations, so that
+        attacks on the input can follow gradients."""
         flat = obs.flatten(1) if obs.dim() > 1 else obs.reshape(-1, 1)
         dense = [_dense(part, self._slice(flat, part)) for part in self.parts if part.kind != "image"]
         pixels = [_pixels(image, flat[:, image.offset : image.offset + image.size]) for image in self.images]
@@ -115,10 +117,10 @@ def _pixels(image: ImagePart, values: Tensor) -> Tensor:
 
 
 class ObservationNormalizer(nn.Module):
-    """Running mean and variance of the first `dim` features, and their use: (x - mean) / std, clipped at ±10.
+    """Running mean and variance of the first `dim` features, and their use: (x - mean) / std, clipped at ±10. Features
+    behind those, the pixels of images, are left as they are.
 
-    Features behind those, the pixels of images, are left as they are.
-
+    `mean` and `var` (dim,) and `count` () are float64; `shift` and `scale` (dim,) are float32 and follow from them.
     Batches are merged by Chan, Golub and LeVeque's formula (1979) in float64. A feature that never varied is only
     centred.
     """
@@ -139,7 +141,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("scale", torch.ones(dim), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (B, dim + pixels) -> the same, the first `dim` normalised."""
+        """Features (B, dim + pixels) -> the same shape, with the first `dim` normalised and clipped."""
         dim = self.shift.shape[0]
         if features.shape[-1] == dim:
             return ((features - self.shift) * self.scale).clamp(-CLIP, CLIP)
@@ -162,7 +164,8 @@ class ObservationNormalizer(nn.Module):
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute what `forward` multiplies and adds from mean and variance."""
+        """Compute `shift` and `scale` (dim,), which `forward` uses, from mean and variance; to be called after changing
+        those."""
         constant = self.var < EPSILON
         scale = torch.where(constant, torch.ones_like(self.var), 1.0 / torch.sqrt(self.var + EPSILON))
         self.shift.copy_(self.mean)

@@ -34,11 +34,16 @@ class ActorCriticPolicy(TrainedPolicy):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution:
-        """See `action_distribution`; squashed where the network is."""
+        """The distribution over actions of a space: `action_distribution`, squashed where `network` has
+        `squash_actions`.
+
+        Raises:
+            ConfigError: for a space without a distribution; for squashing what has no finite bounds.
+        """
         return action_distribution(space, bool(network.get(SQUASH)))
 
     def forward(self, obs: Tensor) -> dict[str, Tensor]:
-        """Raw observations (B, *obs) -> `action` (B, *action), `value` (B,) and `logits` (B, n), or `mean` and
+        """Raw observations (B, *obs) -> greedy `action` (B, *action), `value` (B,), and `logits` (B, n), or `mean` and
         `log_std` (B, dim)."""
         features = self.features(obs)
         value = self.value_head(self.critic(features))
@@ -59,7 +64,7 @@ def head_parameters(head: Head, hidden: Tensor) -> Parameters:
 
 
 def action_head(distribution: Distribution, width: int, generator: torch.Generator) -> Head:
-    """The layer that gives a distribution its parameters, from `width` features."""
+    """The last layer, with fresh weights: from `width` features to the parameters of a distribution over actions."""
     if isinstance(distribution, GaussianActions):
         return GaussianPolicyHead(width, distribution.width, generator=generator)
     return LogitsHead(width, distribution.width, generator)

@@ -29,8 +29,12 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 class Distribution(nn.Module, ABC):
-    """What every distribution over actions offers. `names` are those of its parameters, `width` their number of
-    columns, `kind` the manifest's word for it."""
+    """What every distribution over actions offers. `names` are those of its parameters, `width` is the number of their
+    columns, `kind` the manifest's word for it, such as "discrete".
+
+    Raw actions are what probabilities are computed of: indices from 0, bits, or samples of a Gaussian before they are
+    brought to the bounds of the space.
+    """
 
     names: tuple[str, ...]
     kind: str
@@ -38,11 +42,12 @@ class Distribution(nn.Module, ABC):
 
     @abstractmethod
     def greedy(self, parameters: Parameters) -> Tensor:
-        """The most likely actions (N, *action), as the environment takes them."""
+        """Parameters of N rows -> the most likely actions (N, *action), as the environment takes them."""
 
     @abstractmethod
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
-        """Draw actions (N, *action); what `raw_actions` needs beyond them stands in `extras`."""
+        """Draw actions (N, *action) from parameters, as NumPy arrays, of N rows. What `raw_actions` needs beyond the
+        actions stands in the `extras` of the result."""
 
     def raw_actions(self, trajectory: Trajectory) -> Tensor:
         """The raw actions of a whole trajectory (T, B), as N = T x B rows: (N,) indices, (N, A) bits or samples."""
@@ -51,7 +56,8 @@ class Distribution(nn.Module, ABC):
 
     @abstractmethod
     def from_actions(self, action: Tensor) -> Tensor:
-        """Actions as the environment takes them (N, *action) -> raw actions; continuous ones are given as samples."""
+        """Actions as the environment takes them (N, *action) -> raw actions: (N,) indices, (N, A) indices or bits.
+        Continuous actions must be given as samples before clipping or squashing, and only get the shape (N, A)."""
 
     @abstractmethod
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +65,8 @@ class Distribution(nn.Module, ABC):
 
 
 class CategoricalActions(Distribution):
-    """Actions of Discrete(n): one categorical distribution with `logits` (N, n)."""
+    """Actions of Discrete(n): one categorical distribution with `logits` (N, n). Raw actions are indices (N,) from
+    0."""
 
     names, kind = ("logits",), "discrete"
 
@@ -68,22 +75,27 @@ class CategoricalActions(Distribution):
         self.width, self.start = int(space.n), int(space.start)
 
     def greedy(self, parameters: Parameters) -> Tensor:
+        """Logits (N, n) -> the actions of the highest logits (N,); of equal ones the first."""
         index = parameters[0].argmax(-1)
         return index + self.start if self.start else index
 
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        """Logits (N, n) -> actions (N,) drawn with the softmax's probabilities."""
         index = _perturbed(parameters[0], rng).argmax(-1)
         return Act(action=index + self.start if self.start else index)
 
     def from_actions(self, action: Tensor) -> Tensor:
+        """Actions (N,) of a space that may begin above 0 -> indices (N,) from 0, int64."""
         return action.to(torch.int64) - self.start
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (N, n) and indices (N,) -> log-probabilities (N,) and entropies (N,), in nats."""
         return categorical_log_prob_and_entropy(parameters[0], raw_action)
 
 
 class MultiCategoricalActions(Distribution):
-    """MultiDiscrete(nvec): independent categoricals whose `logits` (N, sum(nvec)) stand one after the other."""
+    """MultiDiscrete(nvec): independent categoricals whose `logits` (N, sum(nvec)) stand one after the other. Raw
+    actions are indices (N, components), each from 0."""
 
     names, kind = ("logits",), "multi_discrete"
     offset: Tensor
@@ -96,27 +108,31 @@ class MultiCategoricalActions(Distribution):
         self.register_buffer("offset", torch.from_numpy(self.starts), persistent=False)
 
     def greedy(self, parameters: Parameters) -> Tensor:
+        """Logits (N, sum(nvec)) -> actions (N, *action): of each component the one of the highest logit."""
         index = torch.stack([part.argmax(-1) for part in torch.split(parameters[0], self.sizes, -1)], -1)
         index = index + self.offset if self.starts.any() else index
         return index if len(self.shape) == 1 else index.reshape(-1, *self.shape)
 
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        """Logits (N, sum(nvec)) -> actions (N, *action), each component drawn with its softmax's probabilities."""
         perturbed = np.split(_perturbed(parameters[0], rng), np.cumsum(self.sizes)[:-1], -1)
         index = np.stack([part.argmax(-1) for part in perturbed], -1) + self.starts
         return Act(action=index.astype(self.dtype, copy=False).reshape(-1, *self.shape))
 
     def from_actions(self, action: Tensor) -> Tensor:
+        """Actions (N, *action) -> indices (N, components), int64, of each component from 0."""
         return action.reshape(-1, len(self.sizes)).to(torch.int64) - self.offset
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (N,) and entropies (N,), each the sum over the independent components."""
+        """Log-probabilities (N,) and entropies (N,) in nats, each the sum over the independent components."""
         parts = zip(torch.split(parameters[0], self.sizes, -1), raw_action.unbind(-1), strict=True)
         log_probs, entropies = zip(*(categorical_log_prob_and_entropy(*part) for part in parts), strict=True)
         return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
 
 
 class BernoulliActions(Distribution):
-    """MultiBinary(n): independent bits; `logits` (N, n) are the log-odds of a one."""
+    """MultiBinary(n): independent bits; `logits` (N, n) are the log-odds of a one. Raw actions are bits (N, n),
+    float32."""
 
     names, kind = ("logits",), "multi_binary"
 
@@ -125,20 +141,26 @@ class BernoulliActions(Distribution):
         self.shape, self.width = space.shape, math.prod(space.shape)
 
     def greedy(self, parameters: Parameters) -> Tensor:
+        """Log-odds (N, n) -> bits (N, *action), int8: 1 where a one is more likely than a zero."""
         bits = (parameters[0] > 0).to(torch.int8)
         return bits if len(self.shape) == 1 else bits.reshape(-1, *self.shape)
 
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        """Log-odds (N, n) -> bits (N, *action), int8, each drawn independently."""
         logits = parameters[0]
         # A logistic variable is below l with probability sigmoid(l).
         bits = logits > rng.logistic(size=logits.shape)
         return Act(action=bits.astype(np.int8).reshape(-1, *self.shape))
 
     def from_actions(self, action: Tensor) -> Tensor:
+        """Bits (N, *action) -> bits (N, n), float32."""
         return action.reshape(-1, self.width).to(torch.float32)
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
-        """log p = a l - log(1 + e^l) and H = log(1 + e^l) - l sigmoid(l), summed over the bits."""
+        """Log-odds l and bits a, both (N, n) -> log-probabilities (N,) and entropies (N,), in nats.
+
+        log p = a l - log(1 + e^l) and H = log(1 + e^l) - l sigmoid(l), summed over the bits.
+        """
         logits = parameters[0]
         normaliser = functional.softplus(logits)
         log_prob = (raw_action * logits - normaliser).sum(-1)
@@ -146,9 +168,10 @@ class BernoulliActions(Distribution):
 
 
 class GaussianActions(Distribution):
-    """Box: a diagonal Gaussian, clipped to the bounds for the environment only.
+    """Box: a diagonal Gaussian with `mean` (N, A) and `log_std` (A,) or (N, A). Its samples are clipped to the bounds
+    for the environment only: probabilities are those of the sample before clipping, which is the raw action (N, A).
 
-    `mean` (N, A), `log_std` (A,) or (N, A). Probabilities are those of the sample before clipping.
+    `low` and `high` (A,) are the bounds.
     """
 
     names, kind = ("mean", "log_std"), "continuous"
@@ -162,39 +185,50 @@ class GaussianActions(Distribution):
             self.register_buffer(name, torch.from_numpy(bound), persistent=False)
 
     def greedy(self, parameters: Parameters) -> Tensor:
+        """The mean of `(mean, log_std)`, (N, A) -> within the bounds, (N, *action)."""
         return self.bounded(parameters[0])
 
     def sample(self, parameters: Arrays, rng: np.random.Generator) -> Act:
+        """Draw actions (N, *action) within the bounds from `(mean, log_std)`; the sample itself, (N, A), is
+        `extras["sample"]`."""
         mean, log_std = parameters
         sample = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
         action = self.bounded(torch.from_numpy(sample)).numpy().astype(self.dtype, copy=False)
         return Act(action=action, extras={"sample": sample})
 
     def bounded(self, sample: Tensor) -> Tensor:
-        """A Gaussian sample (N, A) -> an action within bounds (N, *action)."""
+        """Samples of the Gaussian (N, A) -> actions within the bounds (N, *action)."""
         return self._shaped(torch.maximum(torch.minimum(sample, self.high), self.low))
 
     def _shaped(self, action: Tensor) -> Tensor:
         return action if len(self.shape) == 1 else action.reshape(-1, *self.shape)
 
     def raw_actions(self, trajectory: Trajectory) -> Tensor:
+        """The samples that a trajectory (T, B) keeps in `extras["sample"]`, as N = T x B rows (N, A). One without them
+        raises KeyError."""
         sample = trajectory.extras["sample"]
         return torch.from_numpy(sample.reshape(-1, sample.shape[-1]))
 
     def from_actions(self, action: Tensor) -> Tensor:
+        """Samples (N, *action), not yet clipped or squashed -> the same as rows (N, A)."""
         return action.reshape(-1, self.width)
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        """`(mean, log_std)` and samples (N, A) -> log-densities (N,), and entropies (N,), or () where all rows have one
+        `log_std`; in nats."""
         mean, log_std = parameters
         return gaussian_log_prob_and_entropy(mean, log_std, raw_action)
 
 
 class SquashedGaussianActions(GaussianActions):
-    """Box with finite bounds: low + (high - low) (tanh(u) + 1) / 2 of a diagonal Gaussian u.
+    """Box with finite bounds: the action is low + (high - low) (tanh(u) + 1) / 2 of a diagonal Gaussian's sample u.
 
     Log-densities are those of the action: log N(u) - sum log(da/du), with log(1 - tanh(u)^2) = 2 (log 2 - u -
     softplus(-2u)), which stays finite where tanh saturates (Haarnoja et al., arXiv 1801.01290, appendix C). The entropy
     has no closed form: E[log(da/du)] is taken by Gauss-Hermite quadrature, so it draws nothing and has a gradient.
+
+    Raises:
+        ConfigError: for a Box without finite bounds.
     """
 
     kind = "squashed"
@@ -220,6 +254,8 @@ class SquashedGaussianActions(GaussianActions):
         return self._shaped(torch.minimum(action, self.high))  # rounding may lead one bit beyond
 
     def log_prob_and_entropy(self, parameters: Parameters, raw_action: Tensor) -> tuple[Tensor, Tensor]:
+        """`(mean, log_std)` and samples u before squashing (N, A) -> log-densities of the squashed actions (N,) and
+        their entropies (N,), in nats."""
         mean, log_std = parameters
         log_prob, entropy = gaussian_log_prob_and_entropy(mean, log_std, raw_action)
         scale = torch.log((self.high - self.low) / 2)
@@ -229,7 +265,8 @@ class SquashedGaussianActions(GaussianActions):
 
 
 def action_distribution(space: gymnasium.Space[Any], squash: bool = False) -> Distribution:
-    """The distribution over an action space.
+    """The distribution over the actions of a space; with `squash` continuous actions are brought to their bounds by
+    tanh in place of clipping.
 
     Raises:
         ConfigError: for spaces without one, naming those that have one; for squashing what has no finite bounds.
@@ -274,7 +311,7 @@ def gaussian_log_prob_and_entropy(mean: Tensor, log_std: Tensor, action: Tensor)
 
 
 def log_tanh_slope(sample: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), without cancellation where tanh saturates."""
+    """log(1 - tanh(u)^2) of every value u, in the same shape, without cancellation where tanh saturates."""
     return 2.0 * (math.log(2.0) - sample - functional.softplus(-2.0 * sample))
 
 

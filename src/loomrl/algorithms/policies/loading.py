@@ -17,6 +17,7 @@ def load_policy(folder: Path) -> TrainedPolicy:
 
     Raises:
         ArtifactError: naming the file that is missing, torn or does not fit.
+        ConfigError: when its algorithm is not installed.
     """
     architecture = PolicyArchitecture.read(folder / ARCHITECTURE)
     policy = policy_class(architecture.algorithm)(architecture)
@@ -29,5 +30,9 @@ def load_policy(folder: Path) -> TrainedPolicy:
 
 
 def policy_class(name: str) -> type[TrainedPolicy]:
-    """The class of an algorithm's policies: its plug-in's `Policy`, else actor and critic."""
+    """The class of an algorithm's policies: its plug-in's `Policy`, else `ActorCriticPolicy`.
+
+    Raises:
+        ConfigError: when there is no algorithm of this name, or an entry point cannot be loaded.
+    """
     return get_algorithm(name).Policy or ActorCriticPolicy

@@ -19,7 +19,8 @@ _TRACED_ROWS = 2  # with one row the tracer would fix the batch size where shape
 
 
 def build_graph(policy: TrainedPolicy, opset: int) -> bytes:
-    """Trace `policy.forward` on raw observations; the normaliser is inside and the batch size free.
+    """The bytes of an ONNX graph of `policy.forward`, traced on raw observations; the normaliser is inside and the
+    batch size free.
 
     The memory of a recurrent policy is one more input and output: `state_in`, zeros where an episode begins, and
     `state_out`, which goes in with the next observation.
@@ -66,13 +67,16 @@ def example_inputs(policy: TrainedPolicy) -> tuple[Tensor, ...]:
 
 
 class NamedOutputs(nn.Module):
-    """A policy whose dictionary of outputs is a tuple, in the order of `names`: what tracers can follow."""
+    """A policy whose outputs come as a tuple, in the order of `names`, instead of a dictionary: what tracers can
+    follow."""
 
     def __init__(self, policy: TrainedPolicy, names: Sequence[str]) -> None:
         super().__init__()
         self.policy, self.names = policy, names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The policy's outputs for observations (B, *obs) and, of a recurrent policy, memories (B, M): one tensor for
+        each name."""
         outputs = self.policy.forward(*inputs)
         return tuple(outputs[name] for name in self.names)
 
@@ -90,7 +94,8 @@ def _strip(model: Any) -> None:
 
 
 def tensors(session: Any) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Inputs and outputs of an onnxruntime session as the manifest describes them."""
+    """Inputs and outputs of an onnxruntime session, each by name, as the manifest describes them: `dtype`, such as
+    "float32", and `shape`, in which a free size is -1."""
     return _described(session.get_inputs()), _described(session.get_outputs())
 
 

@@ -35,8 +35,13 @@ ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
 class TrainedPolicy(nn.Module, ABC):
     """What every policy shares: spaces, preprocessor, normaliser, greedy acting and files.
 
-    A subclass adds its networks and `forward`, and names its `distribution_over` actions. Its constructor takes the
-    architecture and, for fresh weights, a generator: `load_policy` builds it again from `policy.json` alone.
+    A subclass adds its networks and `forward`, and names its `distribution_over` actions. `output_names` are the names
+    that `forward` gives, in the order of the exported graph's outputs. `network_keys` are those of
+    `PolicyArchitecture.network` that it is built by. `memory_size` is the number of columns of a recurrent policy's
+    memory; 0: it has none. `normalizer` is None where observations are not normalised.
+
+    Its constructor takes the architecture and, for fresh weights, a generator: `load_policy` builds it again from
+    `policy.json` alone.
     """
 
     memory_size = 0  # columns of the memory that a recurrent policy's `forward` takes beside observations
@@ -66,12 +71,12 @@ class TrainedPolicy(nn.Module, ABC):
         generator: torch.Generator | None = None,
         **network: Any,
     ) -> Self:
-        """A fresh policy for two spaces, structured observations being vectors of a `FlatBox`. `network` are values by
+        """A fresh policy for two spaces; structured observations become vectors of a `FlatBox`. `network` are values by
         the class's `network_keys`, as `policy.json` keeps them.
 
         Raises:
             ConfigError: for spaces it cannot handle.
-            TypeError: for another key.
+            TypeError: for a key that is none of `network_keys`.
         """
         if unknown := sorted(network.keys() - cls.network_keys):
             raise TypeError(f"{cls.__name__}.for_spaces got unknown {', '.join(unknown)}")
@@ -91,7 +96,8 @@ class TrainedPolicy(nn.Module, ABC):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution | None:  # noqa: ARG003
-        """The distribution over actions of a space; None where the policy has none of this kind.
+        """The distribution over the actions of a space; `network` is the architecture's `network`. None where a policy
+        needs no such object.
 
         Raises:
             ConfigError: for a space that the policy cannot act in.
@@ -100,18 +106,20 @@ class TrainedPolicy(nn.Module, ABC):
 
     @property
     def is_discrete(self) -> bool:
-        """Whether actions are indices rather than vectors."""
+        """Whether the action space is Discrete, so that an action is one index."""
         return isinstance(self.action_space, gymnasium.spaces.Discrete)
 
     @property
     def action_kind(self) -> str:
-        """The manifest's word for what an action is: see `PolicyManifest`."""
+        """The manifest's word for what an action is: "discrete", "multi_discrete", "multi_binary", "continuous" (a
+        clipped Gaussian) or "squashed"."""
         if self.distribution is not None:
             return self.distribution.kind
         return "discrete" if self.is_discrete else "continuous"
 
     def features(self, obs: Tensor) -> Tensor:
-        """Raw observations (B, *obs) -> what the networks take, (B, dim)."""
+        """Raw observations (B, *obs) -> the networks' inputs (B, dim): preprocessed, and normalised where there is a
+        normaliser."""
         features: Tensor = self.preprocessor(obs)
         return self.normalizer(features) if self.normalizer is not None else features
 
@@ -146,12 +154,17 @@ class TrainedPolicy(nn.Module, ABC):
         return self._evaluate(obs)["action"]
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
-        """Observations (B, *obs) -> greedy actions (B, *action), with values (B,) where the policy has them."""
+        """Observations (B, *obs) -> greedy actions (B, *action) with their values (B,); nothing is drawn from `rng`.
+
+        Raises:
+            ConfigError: when the observations do not have the space's shape.
+        """
         answer = self._evaluate(obs)
         return Act(action=answer["action"], value=answer["value"])
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
-        """Greedy episodes in one call, as `loomrl.algorithms.base.LearntPolicy` has it; None: they are stepped."""
+        """Always None: the policy cannot play whole episodes in one call, so the caller steps the environments. A
+        subclass may play them: see `loomrl.algorithms.base.LearntPolicy.play`."""
         return None
 
     def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -182,11 +195,13 @@ class TrainedPolicy(nn.Module, ABC):
         return {name: value.detach().cpu().numpy().copy() for name, value in self.state_dict().items()}
 
     def load_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned."""
+        """Overwrite weights and statistics with those that `arrays()` of an equal policy returned. Arrays of another
+        policy raise torch's RuntimeError."""
         self.load_state_dict({name: torch.from_numpy(value) for name, value in arrays.items()})
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        """Write `policy.safetensors` and `policy.json` to `folder`, which is made where it does not exist. The same
+        policy gives the same bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone().contiguous() for name, value in sorted(self.state_dict().items())}
         with atomic_path(folder / WEIGHTS) as temporary:

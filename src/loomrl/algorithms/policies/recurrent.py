@@ -48,7 +48,7 @@ class GatedMemory(nn.Module):
 
 
 class RecurrentBranch(nn.Module):
-    """An encoder followed by a recurrent memory, for the actor or the critic."""
+    """An encoder followed by a recurrent memory of `size` numbers, for the actor or the critic."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class RecurrentBranch(nn.Module):
 
 
 class RecurrentPolicy(TrainedPolicy):
-    """A policy with a memory, which acts greedily on observation and memory."""
+    """A policy with a memory, which acts greedily on observation and memory. The memory (B, M) holds the actor's
+    numbers, then the critic's, `memory_size` in all; zeros are the start of an episode."""
 
     network_keys = frozenset({MEMORY, SQUASH})
     distribution: Distribution
@@ -98,7 +99,12 @@ class RecurrentPolicy(TrainedPolicy):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Distribution:
-        """See `action_distribution`; squashed where the network is."""
+        """The distribution over actions of a space: `action_distribution`, squashed where `network` has
+        `squash_actions`.
+
+        Raises:
+            ConfigError: for a space without a distribution; for squashing what has no finite bounds.
+        """
         return action_distribution(space, bool(network.get(SQUASH)))
 
     # --- one step ---
@@ -123,7 +129,8 @@ class RecurrentPolicy(TrainedPolicy):
         return torch.cat([self.actor(features, actors), self.critic(features, critics)], -1)
 
     def parameters_of(self, memory: Tensor) -> Parameters:
-        """The memory after seeing an observation (..., M) -> the action distribution's parameters."""
+        """The memory after seeing an observation (..., M) -> the action distribution's parameters: logits (..., n), or
+        mean (..., A) and log standard deviation (A,)."""
         return head_parameters(self.head, self._halves(memory)[0])
 
     def value_of(self, memory: Tensor) -> Tensor:
@@ -161,7 +168,12 @@ class RecurrentPolicy(TrainedPolicy):
         rng: np.random.Generator,  # noqa: ARG002 - greedy: draws nothing
         memory: FloatArray | None = None,
     ) -> Act:
-        """Greedy actions with their values, and the memory for the next call."""
+        """Observations (B, *obs) and the memory before them (B, M) -> greedy actions (B, *action), values (B,), and the
+        memory for the next call (B, M). Without a memory an episode begins.
+
+        Raises:
+            ConfigError: when the observations do not have the space's shape.
+        """
         answer = self._evaluate(obs, memory)
         return Act(action=answer["action"], value=answer["value"], memory=answer["state_out"])
 

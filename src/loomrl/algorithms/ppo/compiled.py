@@ -53,7 +53,8 @@ class CompiledRewardScaler(RewardScaler):
 
 
 class CompiledPPO(ScheduledPPO[CompiledPolicy]):
-    """Learns a `CompiledPolicy` from trajectories of its own `act` or collector."""
+    """Learns a `CompiledPolicy` from trajectories of its own `act` or collector. With `peers` of several learners
+    `update` waits for the others, and raises RuntimeError where one is lost."""
 
     engine = "compiled"
     _scaler_type = CompiledRewardScaler
@@ -73,7 +74,7 @@ class CompiledPPO(ScheduledPPO[CompiledPolicy]):
     # --- acting ---
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
-        """One that steps compiled environments itself; for others the usual one."""
+        """A collector that steps compiled environments itself; for others the usual one, which asks `act`."""
         if isinstance(envs, BatchedVectorEnv):
             return CompiledCollector(self._policy, envs, seed)
         return super().collector(envs, seed, act)
@@ -88,8 +89,8 @@ class CompiledPPO(ScheduledPPO[CompiledPolicy]):
         return Act(action=policy.bounded(sample), extras={"sample": sample})
 
     def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
-        """The same, with the log-probabilities (T, B) of its actions by the policy as it is now, for who learns from it
-        when that has changed."""
+        """The trajectory with the log-probabilities (T, B) of its actions by the policy as it is now, in its extras:
+        for a learner whose policy has changed before it learns from it."""
         policy = self._policy
         features = policy.features(policy.raw_features(trajectory.obs))
         log_prob = self._log_prob(trajectory, features, *self._raw_actions(trajectory))
@@ -99,7 +100,8 @@ class CompiledPPO(ScheduledPPO[CompiledPolicy]):
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from one rollout (T, B); returns the means over its gradient steps."""
+        """Learn from one rollout (T, B). Returns the means of STEP_METRICS over its gradient steps,
+        `explained_variance`, `learning_rate`, `num_gradient_steps` and, for continuous actions, `std`."""
         config, policy = self.config, self._policy
         raw = policy.raw_features(trajectory.obs)
         rows, explained = self._prepare(trajectory, policy.features(raw))
@@ -269,7 +271,8 @@ def _work(policy: CompiledPolicy) -> PPOWorkspace:
 def first_policy(
     config: PPOParameters, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], seed: int
 ) -> CompiledPolicy:
-    """The policy before it has learnt anything, for spaces that `engine.choose` finds fit."""
+    """The policy before it has learnt anything, with weights that follow from `seed`. The spaces must be ones for which
+    `engine.choose` gives "compiled": others are not checked here."""
     architecture = PolicyArchitecture(
         algorithm="ppo",
         observation=space_to_json(observation_space),

@@ -13,7 +13,20 @@ MIN_ROLLOUT = 2048  # steps of all environments together, where `rollout_length`
 
 
 class PPOParameters(Section):
-    """PPO's parameters; the defaults solve CartPole-v1."""
+    """PPO's parameters; the defaults solve CartPole-v1.
+
+    Attributes:
+        rollout_length: steps in each environment; None: as many as make max(2048, batch_size) over all of them.
+        batch_size: transitions per gradient step.
+        learning_rate_schedule: "linear" falls to 0 at the last step; "adaptive" steers towards `desired_kl`.
+        value_clip_epsilon: None: values are not clipped.
+        target_kl: an update ends early once an epoch's divergence is above; None: it runs all epochs.
+        initial_log_std: of continuous actions only.
+        squash_actions: bring continuous actions to their bounds by tanh in place of clipping.
+        engine: "auto" is "compiled" where the policy allows it, "device" where the environments are on one, else
+            "torch".
+        num_threads: of the compiled engine; the bits are the same on one or two.
+    """
 
     num_envs: int = Field(default=16, ge=1)
     rollout_length: int | None = Field(default=None, ge=1)  # None: max(2048, batch_size) steps over all environments
@@ -77,7 +90,12 @@ class PPOParameters(Section):
         return self.rollout_length or math.ceil(max(MIN_ROLLOUT, self.batch_size) / self.num_envs)
 
     def require_torch(self, lack: str) -> None:
-        """Raise ValueError where the config asks for an engine other than torch, of which `lack` says what it lacks."""
+        """Check that the config asks for no engine but torch, for an algorithm that others do not have; `lack` says
+        what they lack, for the message.
+
+        Raises:
+            ValueError: for another engine, or for more than one thread.
+        """
         if self.num_threads > 1:
             raise ValueError(f"`num_threads: {self.num_threads}` is the compiled engine's, which {lack}")
         if self.engine in ("compiled", "device"):
@@ -85,7 +103,8 @@ class PPOParameters(Section):
 
     @property
     def network(self) -> Json:
-        """What else a policy is built by: see `PolicyArchitecture.network`."""
+        """What the policy is built by beside sizes and activation: `squash_actions` where it is set, else nothing. See
+        `PolicyArchitecture.network`."""
         return {"squash_actions": True} if self.squash_actions else {}
 
     @property

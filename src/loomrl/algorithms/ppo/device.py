@@ -28,7 +28,7 @@ from loomrl.types import ActFunction, Trajectory
 class DevicePPO(PPO):
     """Learns a policy on the device from trajectories of its own collector there; `policy` is its twin on the CPU.
 
-    Environments that are not on a device it steps and learns from as `PPO` does.
+    With environments that are not on a device it collects as `PPO` does; their rollouts are copied to the device.
     """
 
     engine = "device"
@@ -46,11 +46,12 @@ class DevicePPO(PPO):
 
     @property
     def policy(self) -> ActorCriticPolicy:
-        """The policy as it is now, on the CPU."""
+        """The policy as it is now, on the CPU: the same object all along, changed by `update`."""
         return self._twin
 
     def collector(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction | None = None) -> RolloutCollector:
-        """One that stays on the device with environments that are there; for others the usual one."""
+        """A collector that stays on the device with environments that are there; for others the usual one, which asks
+        `act`."""
         if isinstance(envs, DeviceVectorEnv):
             return DeviceCollector(self._policy, envs, seed)
         return super().collector(envs, seed, act)
@@ -58,7 +59,9 @@ class DevicePPO(PPO):
     # --- learning ---
 
     def update(self, trajectory: Trajectory | DeviceTrajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from one rollout (T, B); returns the means over its gradient steps."""
+        """Learn from one rollout (T, B), which is copied to the device where it is not there. Returns the means of
+        STEP_METRICS over its gradient steps, `explained_variance`, `learning_rate`, `num_gradient_steps` and, for
+        continuous actions, `std`."""
         if isinstance(trajectory, Trajectory):
             trajectory = DeviceTrajectory.from_trajectory(trajectory, self._twin.distribution, self._torch_device)
         self._generator.manual_seed(int(rng.integers(2**63)))
@@ -124,6 +127,7 @@ class DevicePPO(PPO):
         self._twin.load_state_dict(self._policy.state_dict())
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place; the policy on the CPU then has what was learnt,
+        too."""
         super().load_state_dict(state)
         self._hand_over()

@@ -17,7 +17,8 @@ DEVICE = "device"  # the back-end
 
 
 def choose(config: PPOParameters, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> str:
-    """`compiled`, `torch` or `device`: what `config.engine` asks for, or what the policy allows. Timing plays no part.
+    """The name of the engine: "compiled", "torch" or "device". It is what `config.engine` asks for, or with "auto" what
+    the policy allows. Timing plays no part.
 
     Raises:
         ConfigError: for `engine: compiled` where the policy does not allow it, naming why; for `num_threads: 2` on
@@ -27,7 +28,7 @@ def choose(config: PPOParameters, observation_space: gymnasium.Space[Any], actio
 
 
 def for_backend(config: PPOParameters, backend: str) -> PPOParameters:
-    """The config as it is for environments of a back-end: those on the device are learnt from on the device.
+    """The config, adapted to environments of a back-end: for "device" with `engine: device`, for others unchanged.
 
     Raises:
         ConfigError: for `engine: compiled` with environments on the device, or `engine: device` with others.

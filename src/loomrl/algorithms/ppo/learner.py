@@ -46,7 +46,8 @@ def squared_value_loss(value: Tensor, returns: Tensor, old_value: Tensor | None,
 def squared_value_errors(
     value: Tensor, returns: Tensor, old_value: Tensor | None, clip_epsilon: float | None
 ) -> Tensor:
-    """Squared errors; with `clip_epsilon` the worse of each and that of a value kept near the old one; of one shape."""
+    """Squared errors of the values, in their shape. With `clip_epsilon` and `old_value` each is the greater of two:
+    that of the value, and that of the value kept within `clip_epsilon` of the old one."""
     if clip_epsilon is None or old_value is None:
         return functional.mse_loss(value, returns, reduction="none")
     near = old_value + (value - old_value).clamp(-clip_epsilon, clip_epsilon)
@@ -55,7 +56,9 @@ def squared_value_errors(
 
 @dataclass(frozen=True)
 class PPOBatch:
-    """N transitions with all that the losses need of them."""
+    """N transitions with all that the losses need of them: normalised `features` (N, dim), `action`, indices (N,) or
+    samples before clipping (N, A); and, all (N,), `log_prob` of the policy that acted, its `value`, `advantage`, and
+    the `returns` that the critic is fitted to."""
 
     features: Tensor  # (N, dim), normalised
     action: Tensor  # (N,) indices or (N, A) samples before clipping
@@ -74,7 +77,8 @@ class PPOBatch:
 def losses(
     policy: ActorCriticPolicy, batch: PPOBatch, clip_epsilon: float, value_clip_epsilon: float | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Policy loss, value loss and mean entropy, none of them weighted, and the log-probabilities (N,)."""
+    """Policy loss (), value loss () and mean entropy (), none of them weighted, and the log-probabilities (N,) of the
+    actions by the policy as it is now."""
     log_prob, entropy = _log_prob_and_entropy(policy, batch.features, batch.action)
     value = policy.value_head(policy.critic(batch.features))
     policy_loss = clipped_policy_loss(log_prob, batch.log_prob, batch.advantage, clip_epsilon)
@@ -90,7 +94,8 @@ def _log_prob_and_entropy(policy: ActorCriticPolicy, features: Tensor, action: T
 
 
 class PPO(ScheduledPPO[ActorCriticPolicy]):
-    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected."""
+    """Learns an `ActorCriticPolicy` from trajectories that its own `act` has collected. With `peers` of several
+    learners `update` waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(
         self, config: PPOParameters, policy: ActorCriticPolicy, total_env_steps: int, peers: LearnerGroup = ALONE
@@ -105,15 +110,17 @@ class PPO(ScheduledPPO[ActorCriticPolicy]):
 
     @torch.no_grad()
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Sample actions. Only the actor runs: probabilities and values are computed for the whole rollout later."""
+        """Observations (B, *obs) -> actions (B, *action) sampled from the policy. Only the actor runs: probabilities
+        and values are computed for the whole rollout later."""
         policy = self.policy
         parameters = policy.parameters_of(policy.features(torch.from_numpy(obs)))
         return policy.distribution.sample(tuple(part.numpy() for part in parameters), rng)
 
     @torch.no_grad()
     def with_log_prob(self, trajectory: Trajectory) -> Trajectory:
-        """The same, with the log-probabilities (T, B) of its actions by the policy as it is now, for who learns from it
-        when that has changed. In whole tiles, so that a row's does not depend on how many there are."""
+        """The trajectory with the log-probabilities (T, B) of its actions by the policy as it is now, in its extras:
+        for a learner whose policy has changed before it learns from it. Computed in whole tiles, so that a row's does
+        not depend on the number of rows."""
         policy, shape = self._policy, trajectory.reward.shape
         obs = torch.from_numpy(trajectory.obs.reshape(-1, *trajectory.obs.shape[2:]))
         rows = torch.arange(-(-len(obs) // ROWS) * ROWS).clamp(max=len(obs) - 1)  # the last ones again
@@ -125,7 +132,8 @@ class PPO(ScheduledPPO[ActorCriticPolicy]):
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Learn from one rollout (T, B); returns the means over its gradient steps."""
+        """Learn from one rollout (T, B). Returns the means of STEP_METRICS over its gradient steps,
+        `explained_variance`, `learning_rate`, `num_gradient_steps` and, for continuous actions, `std`."""
         metrics = self._learn(self._prepare(trajectory), rng)
         self._policy.learn_statistics(trajectory.obs, self._peers)
         return metrics
@@ -256,7 +264,12 @@ def first_policy(
     seed: int,
     algorithm: str = "ppo",
 ) -> ActorCriticPolicy:
-    """The policy before it has learnt anything; raises `ConfigError` for spaces no policy can handle."""
+    """The policy before it has learnt anything, with weights that follow from `seed`; `algorithm` is the name that
+    `policy.json` gets.
+
+    Raises:
+        ConfigError: for spaces no policy can handle.
+    """
     policy = ActorCriticPolicy.for_spaces(
         algorithm,
         observation_space,
@@ -279,7 +292,8 @@ def first_policy(
 
 
 def begin_log_std(head: nn.Module, config: PPOParameters) -> float | None:
-    """Give a Gaussian its first log standard deviation, and return it; None for other distributions."""
+    """Set a Gaussian head's log standard deviation to `initial_log_std` and return that; None, and nothing is changed,
+    for a head of another distribution."""
     if not isinstance(head, GaussianPolicyHead):
         return None
     nn.init.constant_(head.log_std, config.initial_log_std)

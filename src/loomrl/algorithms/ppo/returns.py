@@ -12,7 +12,8 @@ from loomrl.algorithms.advantages import RewardScaler
 
 
 def recurrence(term: Tensor, factor: Tensor, start: Tensor) -> Tensor:
-    """y[t] = term[t] + factor[t] * y[t - 1] with y[-1] = `start`; `term` and `factor` (T, ...), `start` (...)."""
+    """y (T, ...) with y[t] = term[t] + factor[t] * y[t - 1] and y[-1] = `start`; `term` and `factor` (T, ...), `start`
+    (...)."""
     found, running = torch.empty_like(term), start
     for out, added, kept in zip(found.unbind(), term.unbind(), factor.unbind(), strict=True):
         running = torch.addcmul(added, kept, running, out=out)
@@ -28,16 +29,18 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """Generalised advantage estimation, all tensors (T, B): see `advantages.generalized_advantages`."""
+    """Generalised advantage estimation on tensors (T, B) -> advantages (T, B): see
+    `loomrl.algorithms.advantages.generalized_advantages`."""
     error = reward + gamma * next_value * ~terminated - value
     keep = gamma * gae_lambda * (~(terminated | truncated)).to(error.dtype)
     return recurrence(error.flip(0), keep.flip(0), torch.zeros_like(error[0])).flip(0)
 
 
 def sums_so_far(added: Tensor, ended: Tensor, start: Tensor, gamma: float = 1.0) -> Tensor:
-    """Discounted sums of `added` (T, B, ...) since each episode began, at every step.
+    """Discounted sums of `added` (T, B, ...) since each episode began, at every step, in the same shape.
 
-    `start` (B, ...) are those before the first step, of the episodes then under way. `ended` (T, B).
+    `start` (B, ...) are the sums before the first step, of the episodes then under way. `ended` (T, B) says in which
+    steps an episode ended: the next step's sum begins anew.
     """
     factor = torch.full_like(added, gamma)
     factor[1:] *= ~ended[:-1].reshape(-1, added.shape[1], *[1] * (added.dim() - 2))
@@ -45,16 +48,17 @@ def sums_so_far(added: Tensor, ended: Tensor, start: Tensor, gamma: float = 1.0)
 
 
 def explained_variance(value: Tensor, returns: Tensor) -> Tensor:
-    """1 - Var(returns - value) / Var(returns), (): 0 for constant returns."""
+    """1 - Var(returns - value) / Var(returns), a scalar (): 1 is perfect; 0 for constant returns."""
     variance = returns.var(correction=0)
     return torch.where(variance == 0, 0.0, 1.0 - (returns - value).var(correction=0) / variance)
 
 
 class DeviceRewardScaler(RewardScaler):
-    """The same statistics, of rewards on a device; they come over once for each rollout."""
+    """A `RewardScaler` of rewards on a device, with the same statistics; a few numbers come over once for each
+    rollout."""
 
     def scaled(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Learn from rewards (T, B) in float64, then scale them."""
+        """Learn from rewards (T, B), float64, then scale them: (T, B) within ±10, on their device."""
         start = torch.from_numpy(self._running).to(reward.device)
         returns = sums_so_far(reward, ended, start, self._gamma)
         mean, var = torch.stack([returns.mean(), returns.var(correction=0)]).tolist()

@@ -26,8 +26,8 @@ from loomrl.types import Trajectory
 
 @dataclass(frozen=True)
 class DeviceTrajectory:
-    """A `loomrl.types.Trajectory` on a device. Its `raw_action` holds indices, or Gaussian samples before
-    they were clipped: see `Distribution`."""
+    """A `loomrl.types.Trajectory` on a device: tensors (T, B, ...). Its `raw_action` (T, B) or (T, B, A) holds indices,
+    or Gaussian samples before they were clipped: see `Distribution`. `next_obs` are the true successors."""
 
     obs: Tensor  # (T, B, *obs)
     raw_action: Tensor  # (T, B) or (T, B, A)
@@ -57,7 +57,8 @@ class DeviceTrajectory:
         return self.reward.numel()
 
     def unusable_reward(self) -> tuple[int, float] | None:
-        """The first reward that is not finite, and its environment. Waits for the device."""
+        """The first environment with a reward that is not finite, and that reward; None where there is none. Waits for
+        the device."""
         bad = ~self.reward.isfinite()
         if not bad.any():
             return None
@@ -66,8 +67,9 @@ class DeviceTrajectory:
 
 
 class DeviceCollector:
-    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself, with
-    `policy`, and random numbers come from a generator on the device that follows from `seed`.
+    """A `loomrl.environment.collecting.collector.Collector` of environments on a device. It acts itself, with `policy`,
+    and random numbers come from a generator on the device that follows from `seed`. `finished` holds (return, length)
+    of every episode that ended since it was last cleared.
 
     Raises:
         ConfigError: for actions that are neither Discrete nor a Box.
@@ -86,13 +88,13 @@ class DeviceCollector:
     is_resumable = True
 
     def state_dict(self) -> State:
-        """State of the environments, their episodes so far, and both random generators."""
+        """State of the environments, of their episodes so far, and of both random generators: NumPy arrays by name."""
         tensors = {"so_far": self._so_far, "generator": self._generator.get_state()}
         tensors |= {f"envs.{name}": values for name, values in self.envs.state_dict().items()}
         return {name: values.cpu().numpy().copy() for name, values in tensors.items()}
 
     def load_state_dict(self, state: State) -> int:
-        """Go on from `state_dict()` of as many environments; all of them do, hence 0."""
+        """Go on from `state_dict()` of as many environments. Returns 0: none of them begins another episode."""
         tensors = {name: torch.from_numpy(values.copy()) for name, values in state.items()}
         self._obs = self.envs.load_state_dict(below("envs.", tensors))
         self._so_far = tensors["so_far"].to(self.envs.device)
@@ -146,7 +148,8 @@ def _demand_sampling(distribution: Distribution) -> None:
 
 
 def draw_noise(distribution: Distribution, batch: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """What `sample` needs for T x B actions, (T, B, width): the noise `loomrl.algorithms.noise` draws on the CPU."""
+    """The noise that `sample` needs for T x B actions, (T, B, width), on the generator's device: negated Gumbel for
+    discrete actions, else standard normal."""
     shape = (*batch, distribution.width)
     if isinstance(distribution, CategoricalActions):
         drawn = torch.empty(shape, device=generator.device).exponential_(generator=generator)
@@ -155,7 +158,8 @@ def draw_noise(distribution: Distribution, batch: tuple[int, int], generator: to
 
 
 def sample(distribution: Distribution, parameters: Parameters, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Raw actions (B,) or (B, A) drawn with `noise`, and the actions as environments take them."""
+    """A pair: raw actions (B,) or (B, A) drawn with `noise` (B, width), and the actions (B, *action) as environments
+    take them."""
     if isinstance(distribution, CategoricalActions):
         index = (parameters[0] - noise).argmax(-1)
         return index, index + distribution.start if distribution.start else index

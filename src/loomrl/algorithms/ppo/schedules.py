@@ -24,11 +24,12 @@ class Schedules:
         self._adaptive_learning_rate = config.learning_rate
 
     def restart(self, total_env_steps: int | None) -> None:
-        """Linear schedules begin again and end after so many steps; without an end they stay constant."""
+        """Let linear schedules begin again and end after `total_env_steps`; None: they stay constant."""
         self._total_env_steps, self._env_steps = total_env_steps or math.inf, 0
 
     def begin(self) -> tuple[float, float]:
-        """The learning rate and the clip range that the next update begins with."""
+        """A pair, the learning rate and the clip range that the next update begins with, as the schedules have them
+        now."""
         config = self._config
         left = max(0.0, 1.0 - self._env_steps / self._total_env_steps)
         rates = {
@@ -41,7 +42,9 @@ class Schedules:
         )
 
     def adapt(self, rate: float, kl: float) -> float:
-        """Steer the divergence of an epoch towards `desired_kl` (Heess et al., arXiv 1707.02286, appendix)."""
+        """The learning rate after an epoch with divergence `kl`, steered towards `desired_kl` (Heess et al., arXiv
+        1707.02286, appendix): lower after more than twice of that, higher after less than half. `rate` unchanged where
+        there is no `desired_kl`."""
         desired = self._config.desired_kl
         if desired is None:
             return rate
@@ -56,7 +59,8 @@ class Schedules:
         return self._config.target_kl is not None or self._config.desired_kl is not None
 
     def ends_update(self, kl: float) -> bool:
-        """Whether an epoch moved the policy further than `target_kl`."""
+        """Whether an epoch moved the policy further than `target_kl`, so that the update ends; False where there is
+        none."""
         return self._config.target_kl is not None and kl > self._config.target_kl
 
     def advance(self, num_env_steps: int) -> None:
@@ -74,7 +78,8 @@ class Schedules:
 
 
 class ScheduledPPO(Algorithm, Generic[_Policy]):
-    """PPO but for acting and gradient steps, which are an engine's."""
+    """What PPO is on every engine: schedules, scaling of rewards and state. Acting and gradient steps are a
+    subclass's."""
 
     _scaler_type: type[RewardScaler] = RewardScaler
 
@@ -88,12 +93,12 @@ class ScheduledPPO(Algorithm, Generic[_Policy]):
 
     @property
     def policy(self) -> _Policy:
-        """The policy as it is now."""
+        """The policy as it is now: the same object all along, changed by `update`."""
         return self._policy
 
     def restart(self, total_env_steps: int | None) -> None:
-        """Go on with new episodes: linear schedules begin again and end after so many steps; without an end they
-        stay constant."""
+        """Go on with new episodes. Linear schedules begin again and end after `total_env_steps`; None: they stay
+        constant."""
         self._schedules.restart(total_env_steps)
         if self._scaler is not None:
             self._scaler.restart()
@@ -116,7 +121,7 @@ class ScheduledPPO(Algorithm, Generic[_Policy]):
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place."""
         self._policy.load_arrays(below("policy.", state))
         self._load_optimizer(below("optimizer.", state))
         self._schedules.load_state_dict(state)

@@ -13,7 +13,8 @@ from loomrl.types import Trajectory
 
 
 class ReplayBuffer:
-    """The newest `spec.capacity` transitions, sampled uniformly with replacement."""
+    """The newest `spec.capacity` transitions, sampled uniformly with replacement. They are in memory where `storage` is
+    None. One in files raises ArtifactError from `add`, `sample` and `state_dict` when its disk fails or is full."""
 
     def __init__(self, spec: ReplaySpec, storage: Storage | None = None) -> None:
         self.spec = spec
@@ -34,8 +35,9 @@ class ReplayBuffer:
         A trajectory goes on where the last ended, or elsewhere: what follows a step is always its `next_obs`.
 
         Raises:
-            ConfigError: for arrays of another shape or type than the spec's.
-            EnvironmentFault: for a reward that is not finite in float32.
+            ConfigError: for arrays of another shape or type than the spec's, or stacked frames that do not move on by
+                one; nothing is kept then.
+            EnvironmentFault: for a reward that is not finite in float32; nothing is kept then.
         """
         self._rows.append(trajectory)
 
@@ -48,14 +50,16 @@ class ReplayBuffer:
         truncated: NDArray[np.bool_],  # (B,)
         next_obs: NDArray[Any],  # (B, *obs), the true successor
     ) -> None:
-        """Keep one step of B environments: `add` for T = 1."""
+        """Keep one step of B environments: `add` for T = 1, with the same errors. `next_obs` is the true successor,
+        also where the episode ended."""
         self.add(Trajectory(obs[None], action[None], reward[None], terminated[None], truncated[None], next_obs[None]))
 
     def sample(self, batch_size: int, rng: np.random.Generator, out: Transitions | None = None) -> Transitions:
-        """Draw transitions; into `out` (`Transitions.empty`), where given, which spares making arrays.
+        """Draw `batch_size` transitions: new arrays, or `out` (made by `Transitions.empty`), filled anew, which spares
+        making them.
 
         Raises:
-            ConfigError: when the buffer is empty, or `batch_size` is below 1 or above the capacity.
+            ConfigError: when the buffer is empty, `batch_size` is below 1 or above the capacity, or `out` does not fit.
         """
         batch = self._room_for(batch_size, out)
         newest = self._rows.num_written * self.spec.num_envs
@@ -78,9 +82,15 @@ class ReplayBuffer:
         return out
 
     def state_dict(self) -> State:
-        """Everything that continuing to the bit needs; only what is filled."""
+        """All state that a bit-identical continuation needs: arrays and numbers by name. In memory that is what is
+        filled; a storage in files keeps the transitions, and the state only says where they stand."""
         return self._rows.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of a buffer with the same spec; raises `ArtifactError` for another."""
+        """Continue from `state_dict()` of a buffer with the same spec and kind of storage.
+
+        Raises:
+            ArtifactError: for a state of another spec or kind of storage; when files do not, or no longer, hold what
+                the state refers to.
+        """
         self._rows.load_state_dict(state)

@@ -13,9 +13,12 @@ Column = tuple[State, int]  # whose, and which
 
 
 def redistribute(states: Sequence[State], num_parts: int, num_envs: int) -> list[State]:
-    """States of replays in memory that hold equally many rows, as those of `num_parts` replays of `num_envs`
-    environments: the columns stand side by side and are dealt out in order. Where there are too few the first are
-    dealt again, where there are too many the last are left out."""
+    """States for `num_parts` replays of `num_envs` environments each, made of those of other replays in memory, all
+    with equally many rows.
+
+    A replay is made of one column for each environment. The columns of all `states` are put side by side and dealt out
+    in order. Where there are too few the first are dealt again, where there are too many the last are left out.
+    """
     columns = [(state, b) for state in states for b in range(len(_array(state, "head")))]
     wanted = [columns[place % len(columns)] for place in range(num_parts * num_envs)]
     return [_of(wanted[first : first + num_envs]) for first in range(0, len(wanted), num_envs)]

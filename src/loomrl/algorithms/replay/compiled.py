@@ -13,5 +13,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile to machine code at the first call and keep it on disk; IEEE arithmetic in the order that is written."""
+    """The function, compiled to machine code at its first call and kept on the disk. Arithmetic is IEEE's, in the order
+    that is written."""
     return cast(Function, njit(nogil=True)(function))

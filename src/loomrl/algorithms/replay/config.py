@@ -8,7 +8,12 @@ from loomrl.system.schema import Section
 
 
 class ReplayingConfig(Section):
-    """Parameters of every algorithm that replays; each has defaults of its own for those without one here."""
+    """Parameters of every algorithm that replays; each algorithm has defaults of its own for those without one here.
+
+    `rollout_length` are the steps in each environment between two updates, `batch_size` and `replay_capacity` count
+    transitions, `n_step` the steps that a return sums up. `replay_storage: disk` keeps the replay in files beside the
+    checkpoints, for more than memory holds. `engine: auto` is the compiled one where it can express the policy.
+    """
 
     num_envs: int
     rollout_length: int

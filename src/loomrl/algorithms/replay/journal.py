@@ -14,11 +14,15 @@ LAYOUT, GENERATION, BEGUN, FINAL_ROOM, START_ROOM, SIZE = 0, 1, 2, 3, 4, 5
 
 
 class ReplayJournal:
-    """A few numbers beside the arrays: their layout, how far writing has ever begun, and in which run.
+    """A few numbers that a storage keeps beside a buffer's arrays: their layout, how far writing has ever begun, and in
+    which run.
 
     `BEGUN` is raised before rows are written: rows that a killed process left half-written lie beyond every saved
     state. A run that does not restore a state begins a new generation when it first writes, which ends the states of
     the one before.
+
+    Raises:
+        ConfigError: when the storage holds a buffer of another layout.
     """
 
     def __init__(self, spec: ReplaySpec, num_slots: int, storage: Storage) -> None:
@@ -38,16 +42,18 @@ class ReplayJournal:
         self._overrun = False  # whether that state is known to be lost
 
     def rooms(self, defaults: tuple[int, int]) -> tuple[int, int]:
-        """The number of rows for which the two side stores have room."""
+        """For how many entries the two side stores have room, as it was noted last: that of `finals`, then of `starts`.
+        `defaults` where nothing was noted."""
         final, start = self._numbers[FINAL_ROOM : START_ROOM + 1].tolist()
         return (final or defaults[0], start or defaults[1])
 
     def note_rooms(self, rooms: tuple[int, int]) -> None:
-        """Write down the room of the two side stores, once they have grown."""
+        """Write down for how many entries the two side stores have room, once they have grown."""
         self._numbers[FINAL_ROOM : START_ROOM + 1] = rooms
 
     def begin(self, stop: int) -> None:
-        """Rows up to `stop` (exclusive) are about to be written."""
+        """Note that rows up to `stop` (exclusive) are about to be written; to be called before they are. Where that
+        ends the newest saved state, the storage is flushed first."""
         if not self._live:
             self._numbers[BEGUN] = 0
             self._numbers[GENERATION] += 1
@@ -59,15 +65,17 @@ class ReplayJournal:
             self._storage.flush()  # the disk must not learn of the new rows before it learns that the state is lost
 
     def save(self, written: int) -> int:
-        """A state is being saved at `written` rows; returns its generation."""
+        """Note that a state is being saved after `written` rows; returns the generation, which belongs into the
+        state."""
         self._saved, self._overrun = written, False
         return int(self._numbers[GENERATION])
 
     def restore(self, written: int, state: State) -> int:
-        """Continue where a state was saved; returns how many rows were ever begun.
+        """Continue where a state was saved, after `written` rows; returns how many rows were ever begun, which may be
+        more.
 
         Raises:
-            ArtifactError: when its rows are not, or no longer, in the arrays.
+            ArtifactError: when the state's rows are not, or no longer, in the arrays; nothing has changed.
         """
         begun, generation = int(self._numbers[BEGUN]), int(self._numbers[GENERATION])
         if state.get("generation") != generation or written > begun:

@@ -30,7 +30,12 @@ DONE, BAD_REWARD, BAD_STACK = 0, 1, 2  # what `inspect` finds
 
 
 class Ring(NamedTuple):
-    """All arrays of a buffer's rows. Compiled entry points take them one by one: a call with a named tuple is slow."""
+    """All arrays of a buffer's rows. Compiled entry points take them one by one: a call with a named tuple is slow.
+
+    `counters` (NUM_COUNTERS,); `obs` (B, P, f), `action` (B, P, a), `reward` (B, P) and `flags` (B, P) by slot; `head`
+    (B, s), what follows the newest row; `final_keys` (F,) and `finals` (F, s), `start_keys` (S,) and `starts` (S, s),
+    the two side stores. f, a and s are the bytes of a frame, an action and an observation.
+    """
 
     counters: Array  # (NUM_COUNTERS,)
     obs: Array  # (B, P, f)
@@ -48,8 +53,9 @@ class Ring(NamedTuple):
 def inspect(
     obs: Array, next_obs: Array, reward: Array, terminated: Array, truncated: Array, frame: int
 ) -> tuple[int, int, int]:
-    """(finding, t, b) of the first step (T, B) that cannot be kept: a reward that float32 cannot hold, or frames that
-    do not move on by one."""
+    """A triple (finding, t, b) about the first step of a trajectory (T, B) that cannot be kept: `BAD_REWARD`, one that
+    float32 cannot hold, or `BAD_STACK`, frames that do not move on by one. (`DONE`, 0, 0) where all can be kept.
+    `frame` is the number of bytes of a frame."""
     overlap = obs.shape[2] - frame
     for t in range(reward.shape[0]):
         for b in range(reward.shape[1]):
@@ -64,7 +70,8 @@ def inspect(
 
 @compiled
 def rearrange(target: Array, source: Array, order: Array) -> None:
-    """Bytes of N observations in another order: target (N, s) from source (N, s) by places (s,)."""
+    """Write the bytes of N observations in another order: byte j of `target` (N, s) is byte `order[j]` of `source` (N,
+    s)."""
     for i in range(target.shape[0]):
         for j in range(target.shape[1]):
             target[i, j] = source[i, order[j]]
@@ -139,7 +146,8 @@ def append(
     new_next_obs: Array,  # (T, B, s)
     first: int,
 ) -> int:
-    """Write steps `first`, `first` + 1, ...; returns where it stopped: at T, or before, when a side store is full."""
+    """Write the steps of a trajectory (T, B, ...) from number `first` on into the ring. Returns the number of the first
+    step that was not written: T, or less when a side store is full and must grow before the next call."""
     num_envs, num_slots, frame = obs.shape
     older = head.shape[1] - frame  # bytes of the frames before the newest
     for t in range(first, new_obs.shape[0]):
@@ -248,9 +256,11 @@ def gather(
     out_terminated: Array,  # (N,)
     out_discount: Array,  # (N,)
 ) -> None:
-    """Transitions by index, each over up to `n_step` steps of its episode.
+    """Write N transitions, named by `index` (N,), into the `out_` arrays (N, ...), each over up to `n_step` steps of
+    its episode.
 
     One array after the other for the whole batch: short loops, in which the processor waits for many rows at a time.
+    Indices are not checked.
     """
     ring = Ring(counters, obs, action, reward, flags, head, final_keys, finals, start_keys, starts)
     count = index.shape[0]

@@ -42,7 +42,8 @@ class PrioritizedReplay(ReplayBuffer):
         return super().nbytes + self._tree.sums.nbytes + self._tree.smallest.nbytes
 
     def add(self, trajectory: Trajectory) -> None:
-        """Keep T steps of B environments; see `ReplayBuffer.add`."""
+        """Keep T steps of B environments, with the largest priority any transition has had; errors are
+        `ReplayBuffer.add`'s."""
         before = self._rows.num_written
         try:
             super().add(trajectory)
@@ -62,14 +63,15 @@ class PrioritizedReplay(ReplayBuffer):
     def sample(  # type: ignore[override]
         self, batch_size: int, rng: np.random.Generator, beta: float = 0.4, out: Transitions | None = None
     ) -> Transitions:
-        """Draw transitions, one from each of `batch_size` equal parts of the sum of priorities.
+        """Draw transitions, one from each of `batch_size` equal parts of the sum of priorities: new arrays, or `out`
+        (made by `Transitions.empty`), filled anew.
 
         Weights correct the bias in full at `beta` = 1; they are scaled so that the rarest transition of the buffer
-        would have 1. Into `out` (`Transitions.empty`), where given, which spares making arrays.
+        would have 1.
 
         Raises:
-            ConfigError: when the buffer is empty, `batch_size` is below 1 or above the capacity, or `beta` is
-                outside [0, 1].
+            ConfigError: when the buffer is empty, `batch_size` is below 1 or above the capacity, `beta` is outside [0,
+                1], or `out` does not fit.
         """
         batch = self._room_for(batch_size, out)
         if not 0.0 <= beta <= 1.0:
@@ -104,11 +106,17 @@ class PrioritizedReplay(ReplayBuffer):
         self._largest = max(self._largest, largest)
 
     def state_dict(self) -> State:
-        """Everything that continuing to the bit needs; only what is filled."""
+        """All state that a bit-identical continuation needs, the priorities included: arrays and numbers by name. A
+        storage in files keeps the transitions, and the state only says where they stand."""
         return {**super().state_dict(), "priority": self._filled().copy(), "largest_priority": self._largest}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of a buffer with the same spec; raises `ArtifactError` for another."""
+        """Continue from `state_dict()` of a buffer with the same spec and kind of storage.
+
+        Raises:
+            ArtifactError: for a state of another spec or kind of storage; when files do not, or no longer, hold what
+                the state refers to.
+        """
         super().load_state_dict(state)
         self._tree.leaves.fill(0.0)
         filled = self._filled()

@@ -20,7 +20,8 @@ _COLUMNS = ("obs", "action", "reward", "flags")
 
 
 class StepRing:
-    """A ring of steps, B environments each, in arrays of a storage.
+    """A ring of steps, B environments each, in arrays of a storage. Every method raises ArtifactError when a storage in
+    files cannot read or write them.
 
     Physical rows outnumber those that can be sampled, by the frames that a stack reaches back and by those that the
     storage spares for saved states.
@@ -82,7 +83,14 @@ class StepRing:
     # --- writing ------------------------------------------------------------------------------------------------
 
     def append(self, trajectory: Trajectory) -> None:
-        """Write T steps of B environments; see `ReplayBuffer.add`."""
+        """Write T steps of B environments over the oldest.
+
+        Raises:
+            ConfigError: for arrays of another shape or type than the spec's, or stacked frames that do not move on by
+                one; nothing is written then.
+            EnvironmentFault: for a reward that is not finite in float32; nothing is written then.
+            ArtifactError: when the storage has no room, after whole steps were written.
+        """
         spec, reward = self.spec, np.asarray(trajectory.reward)
         if reward.ndim != 2 or reward.shape[1] != spec.num_envs:
             raise ConfigError(f"replay expects rewards (T, {spec.num_envs}), found shape {reward.shape}")
@@ -139,7 +147,8 @@ class StepRing:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def gather(self, out: Transitions) -> None:
-        """Fill all of `out` but `weight` with the transitions that `out.index` names."""
+        """Fill all arrays of `out` but `weight` with the transitions that `out.index` (N,) names. Indices are not
+        checked."""
         spec, size = self.spec, len(out.index)
         observations = out.obs.reshape(size, -1).view(np.uint8), out.next_obs.reshape(size, -1).view(np.uint8)
         obs, next_obs = observations if self._places is None else self._room_by_frames(size)
@@ -169,7 +178,8 @@ class StepRing:
     # --- saving -------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> State:
-        """Copies of what is filled; of a storage that keeps its arrays, what they held by now and where they stand."""
+        """The ring's state, arrays and numbers by name: copies of what is filled. A storage in files is flushed instead
+        and keeps the arrays; the state then only says how far they were written, and in which run."""
         state: State = {"num_written": self.num_written, "head": self._head.copy()}
         finals, starts = self._counters[FINALS_BEGIN:STARTS_BEGIN], self._counters[STARTS_BEGIN : STARTS_END + 1]
         if self._storage.keeps:
@@ -184,7 +194,12 @@ class StepRing:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()` of rows with the same spec."""
+        """Continue from `state_dict()` of rows with the same spec and kind of storage.
+
+        Raises:
+            ArtifactError: for a state of another spec or kind of storage; when files do not, or no longer, hold what
+                the state refers to.
+        """
         wanted = {"generation"} if self._storage.keeps else {*_COLUMNS, "final_keys", "start_keys"}
         if missing := sorted({"num_written", "head", "finals", "starts", *wanted} - state.keys()):
             raise ArtifactError(

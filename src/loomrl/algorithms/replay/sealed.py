@@ -26,7 +26,8 @@ _BLOCK, _PAGE, _ROWS_PER_BLOCK = 1 << 16, 4096, 4
 
 
 class SealedStorage(FolderStorage):
-    """Arrays in memory, kept in encrypted files of a folder.
+    """Arrays in memory, kept in encrypted files of a folder. Every method that reads or writes files raises
+    ArtifactError when that fails, the disk is full, or a file was changed.
 
     Of a paged array about `cache_bytes` are in memory at a time, the blocks that were touched last; all others are in
     memory as a whole. Room on the disk is taken when an array is made, and what changed blocks need beyond it in
@@ -85,7 +86,12 @@ class SealedStorage(FolderStorage):
         return {**self._resident, **self._paged}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:
-        """What the file NAME.sealed holds, decrypted; of a paged array, block by block when it is touched."""
+        """A writable array with what the file NAME.sealed holds, decrypted, and zeros beyond it; of a paged array a
+        block is decrypted when `prepare_read` or `prepare_write` names it.
+
+        Raises:
+            ArtifactError: when there is no room on the disk, or the file was changed.
+        """
         size = prod(shape) * np.dtype(dtype).itemsize
         try:
             blocks = self._page(name, shape) if paged else self._take(name, size)
@@ -110,14 +116,24 @@ class SealedStorage(FolderStorage):
         return SealedFile(self.folder / f"{name}{SEALED}", self._key.tobytes(), block_bytes, table)
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Decrypt the blocks of these rows that are not in memory yet."""
+        """Decrypt the blocks of these rows of a paged array that are not in memory yet; see `Storage.prepare_read`.
+        Where memory is full, others leave it, after a `flush` if need be.
+
+        Raises:
+            ArtifactError: when a block was changed or cannot be read, or the flush fails.
+        """
         array = self._paged[name]
         if array.num_absent:
             self._make_room(array)
             array.read(index, before, after)
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """Decrypt what is not in memory: a block is written as a whole."""
+        """Decrypt the blocks of rows `first` to `stop` of a paged array that are not in memory yet: a block is written
+        as a whole.
+
+        Raises:
+            ArtifactError: when a block was changed or cannot be read, or a flush that makes room fails.
+        """
         self._make_room(self._paged[name])
         self._paged[name].write(first, stop)
 
@@ -129,7 +145,12 @@ class SealedStorage(FolderStorage):
             array.shrink()
 
     def flush(self) -> None:
-        """Encrypt what changed, write it beside what was there, then let the index say so."""
+        """Encrypt what changed, write it beside what was there, then let the index say so.
+
+        Raises:
+            ArtifactError: when it cannot be written; the disk then holds the state of the flush before.
+            ConfigError: when no keys are configured any more.
+        """
         arrays = self._arrays().values()
         try:
             for array in arrays:
@@ -141,7 +162,8 @@ class SealedStorage(FolderStorage):
             array.settle()
 
     def close(self) -> None:
-        """Let another process have the folder; what was not flushed is lost."""
+        """Release the folder for another process; what was not flushed is lost, and the arrays must not be used any
+        more."""
         for array in self._arrays().values():
             array.close()
         self._resident.clear()

@@ -56,7 +56,8 @@ class _SealedArray:
 
 
 class ResidentArray(_SealedArray):
-    """An array that is in memory as a whole. What changed since the last flush, digests of its blocks tell."""
+    """An encrypted array that is in memory as a whole, `blocks` (num_blocks, block_bytes). Digests of its blocks tell
+    what changed since the last flush."""
 
     def __init__(self, file: SealedFile) -> None:
         super().__init__(file)
@@ -64,7 +65,13 @@ class ResidentArray(_SealedArray):
         self._found: list[bytes] = []
 
     def grow(self, size: int) -> None:
-        """Have at least `size` bytes; those that were not in memory yet come from the file, or are zeros."""
+        """Make room for `size` bytes at least, in memory and in the file. Bytes that were not in memory yet come from
+        the file, or are zeros.
+
+        Raises:
+            ArtifactError: when a block of the file was changed or cannot be read.
+            OSError: when there is no room on the disk.
+        """
         self.file.grow(-(-size // self.file.block_bytes))
         self._memory.grow(len(self.file.table))
         for block in range(len(self._settled), len(self.blocks)):
@@ -84,7 +91,8 @@ class ResidentArray(_SealedArray):
 
 
 class PagedArray(_SealedArray):
-    """A ring (B, P, f) of rows, of which those blocks are in memory that were touched last."""
+    """An encrypted ring (B, P, f) of rows, of which those blocks are in memory that were touched last, `cache_bytes` of
+    them. Making it raises OSError when there is no room on the disk."""
 
     def __init__(self, file: SealedFile, shape: tuple[int, int, int], cache_bytes: int) -> None:
         super().__init__(file)
@@ -101,22 +109,31 @@ class PagedArray(_SealedArray):
 
     @property
     def is_full(self) -> bool:
-        """Whether more is in memory than there is room for."""
+        """Whether more blocks are in memory than there is room for, so that `shrink` is due."""
         return self._num_present > self._room
 
     @property
     def is_mostly_dirty(self) -> bool:
-        """Whether what was not flushed takes more than half of the room."""
+        """Whether blocks that were not flushed take more than half of the room."""
         return int(np.count_nonzero(self._dirty)) > self._room // 2
 
     def read(self, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Decrypt the blocks of the rows `index`, with `before` and `after` rows around each: see
-        `Storage.prepare_read`."""
+        """Bring the blocks of the rows `index` (N,) into memory, with `before` and `after` rows around each: see
+        `Storage.prepare_read`.
+
+        Raises:
+            ArtifactError: when a block of the file was changed or cannot be read.
+        """
         row, env = np.divmod(index, self._num_envs)
         self._touch(env[:, None], row[:, None] + np.arange(-before, after + 1))
 
     def write(self, first: int, stop: int) -> None:
-        """Bring in rows that are going to change; see `Storage.prepare_write`."""
+        """Bring the blocks of rows `first` to `stop` (exclusive) into memory, and count them as changed: see
+        `Storage.prepare_write`.
+
+        Raises:
+            ArtifactError: when a block of the file was changed or cannot be read.
+        """
         rows = np.arange(first, min(stop, first + self._num_slots))
         self._dirty[self._touch(np.arange(self._num_envs)[:, None], rows)] = True
 
@@ -147,7 +164,7 @@ class PagedArray(_SealedArray):
         self.num_absent += int(np.count_nonzero(self.file.is_written(dropped)))
 
     def changed(self) -> list[int]:
-        """Blocks that were prepared for writing since the last flush."""
+        """The numbers of the blocks that were prepared for writing since the last flush."""
         changed: list[int] = np.flatnonzero(self._dirty).tolist()
         return changed
 

@@ -24,7 +24,9 @@ _NONCE, _TAG = 12, 16
 
 
 class SealedFile:
-    """Blocks of `block_bytes` bytes by number; `table` says which were written, and where they lie."""
+    """The encrypted file of one array: blocks of `block_bytes` bytes by number. `table` says which were written, and
+    where they lie; `written` is what it becomes with the next `settle`. Making it opens the file, or makes it, and
+    raises OSError where that fails."""
 
     def __init__(self, path: Path, key: bytes, block_bytes: int, table: NDArray[np.void]) -> None:
         self.path, self.block_bytes, self.table = path, block_bytes, table
@@ -39,7 +41,8 @@ class SealedFile:
         self.written = table  # what the table is to be once it is on the disk
 
     def grow(self, num_blocks: int) -> None:
-        """Have at least so many blocks, and a frame for each."""
+        """Have `num_blocks` blocks at least, and a frame of the disk for each. Raises OSError when there is no room for
+        them."""
         added = max(0, num_blocks - len(self.table))
         self._make_frames(len(self.table) + added - self._num_frames)
         self.table = self.written = np.append(self.table, np.full(added, NEVER))
@@ -51,11 +54,16 @@ class SealedFile:
             self._num_frames += count
 
     def is_written(self, blocks: Any) -> Any:
-        """Whether blocks, by number or numbers, are on the disk; others are zeros."""
+        """Whether blocks are on the disk; those that were never written are zeros. A bool for one number, an array of
+        bool for an array of numbers."""
         return self.table["place"][blocks] >= 0
 
     def read(self, block: int, target: NDArray[np.uint8]) -> None:
-        """Fill `target` (block_bytes,) with a block that was written; raises `ArtifactError` where it was changed."""
+        """Fill `target` (block_bytes,) with a block that was written, decrypted.
+
+        Raises:
+            ArtifactError: when the block was changed, or the file cannot be read.
+        """
         entry = self.table[block]
         try:
             frame = os.pread(self._handle, self._frame_bytes, int(entry["place"]) * self._frame_bytes)
@@ -74,6 +82,9 @@ class SealedFile:
 
         They count once `settle` is called. After a failure the frames stay taken: a table that names them may have
         reached the disk.
+
+        Raises:
+            OSError: when they cannot be written, also where the disk is full; the blocks as they were stay readable.
         """
         self.written = self.table.copy()
         self._make_frames(len(blocks) - len(self._free))
@@ -87,7 +98,7 @@ class SealedFile:
             os.fsync(self._handle)
 
     def settle(self) -> None:
-        """Record that the table `written` is on the disk now."""
+        """Record that the table `written` is on the disk now: the frames that its blocks had before are free."""
         replaced = self.table["place"][self.table["place"] != self.written["place"]]
         self._free += replaced[replaced >= 0].tolist()
         self.table = self.written

@@ -9,7 +9,8 @@ from loomrl.algorithms.replay.storage import Storage
 
 
 class SideStore:
-    """Keys (F,) and observations (F, s), entry i at i % F; which entries are alive, the rows' counters say."""
+    """A ring of keys (F,) and observations (F, s), entry i at place i % F. Which entries are alive is said by the
+    counters of the rows. F is `room`."""
 
     def __init__(self, name: str, room: int, entry_bytes: int, storage: Storage) -> None:
         self._name, self._entry_bytes, self._storage = name, entry_bytes, storage
@@ -23,7 +24,12 @@ class SideStore:
         self.values: NDArray[np.uint8] = values
 
     def grow(self, begin: int, end: int) -> None:
-        """Double the room. Only the new half is written, so that the old one stays valid until the room is noted."""
+        """Double the room and move entries `begin` to `end` (exclusive) to their new places. Only the new half is
+        written, so that the old one stays valid until the room is noted.
+
+        Raises:
+            ArtifactError: when the storage has no room; the entries stay as they were.
+        """
         room = self.room
         self._open(2 * room)
         entries = np.arange(begin, end)
@@ -32,12 +38,13 @@ class SideStore:
         self.values[moved % (2 * room)] = self.values[moved % room]
 
     def first_alive(self, begin: int, end: int, oldest_key: int, stop_key: int) -> int:
-        """The first of entries `begin` to `end` from which on all keys lie in [oldest_key, stop_key)."""
+        """The number of the first entry, from `begin` to `end`, from which on all keys lie in [oldest_key, stop_key);
+        `end` where there is none."""
         keys = self.keys[np.arange(begin, end) % self.room]
         dead = np.flatnonzero((keys < oldest_key) | (keys >= stop_key))
         return begin + int(dead[-1]) + 1 if len(dead) else begin
 
     def entries(self, begin: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Copies of the keys and observations of entries `begin` to `end` (exclusive)."""
+        """Copies of the keys (n,) and observations (n, s) of entries `begin` to `end` (exclusive)."""
         position = np.arange(begin, end) % self.room
         return self.keys[position], self.values[position]

@@ -80,12 +80,13 @@ class ReplaySpec:
 
     @property
     def num_rows(self) -> int:
-        """Rows that the capacity holds: steps of all environments at once."""
+        """How many rows the capacity holds; a row is a step of all environments."""
         return self.capacity // self.num_envs
 
     @property
     def byte_order(self) -> NDArray[np.uint32] | None:
-        """(s,): which byte of an observation stands where, its frames one after the other; None where they do."""
+        """For each byte of an observation whose frames stand one after the other, its place in the observation as it
+        comes: (s,). None where frames stand so anyway."""
         if self.frame_places is None or (self.frame_places.ravel() == np.arange(prod(self.obs_shape))).all():
             return None
         width = np.dtype(self.obs_dtype).itemsize
@@ -116,6 +117,11 @@ class Transitions:
 
     The k steps end at an episode's end or at the newest step; `next_obs` is the true successor of the last of them. The
     target of a value is `reward + discount * ~terminated * value(next_obs)`.
+
+    `obs` and `next_obs` (N, *obs), `action` (N, *action). `reward` (N,) is the sum of gamma^i * reward_i over the k
+    steps, `discount` (N,) is gamma^k, and `terminated` (N,) says that the last of them ended the episode in a terminal
+    state. `index` (N,) names the transitions for `update_priorities`, and is never used again for another. `weight`
+    (N,) are importance weights, 1 where sampling is uniform.
     """
 
     obs: NDArray[Any]  # (N, *obs)
@@ -142,7 +148,11 @@ class Transitions:
         )
 
     def check(self, spec: ReplaySpec, batch_size: int) -> None:
-        """Compiled code writes into these arrays without looking: raises `ConfigError` where they do not fit."""
+        """Check that the arrays fit a spec and a batch size, since compiled code writes into them without looking.
+
+        Raises:
+            ConfigError: for an array of another shape or type, or one that is not contiguous and writable.
+        """
         kept = (
             (spec.obs_shape, spec.obs_dtype),
             (spec.action_shape, spec.action_dtype),
@@ -157,7 +167,12 @@ class Transitions:
 
 
 def same_array(name: str, found: Any, mine: NDArray[Any]) -> NDArray[Any]:
-    """`found`, when it can take the place of `mine`; raises `ArtifactError` when not."""
+    """`found` as an array, once its shape and type are those of `mine`, which it is to replace; `name` is for the
+    message.
+
+    Raises:
+        ArtifactError: when shape or type differ.
+    """
     array: NDArray[Any] = np.asarray(found)
     if array.shape != mine.shape or array.dtype != mine.dtype:
         raise ArtifactError(

@@ -22,7 +22,11 @@ INDEX = f"index{SEALED}"  # of encrypted files: their tables and their key
 
 
 class Storage:
-    """Gives a replay buffer its arrays by name, in memory or in files. What is not overridden does nothing."""
+    """Gives a replay buffer its arrays by name, in memory or in files. What a subclass does not override does nothing;
+    where files fail or the disk is full, its methods raise ArtifactError.
+
+    `keeps` says whether arrays outlive the process; a saved state then only says where it stands in them.
+    """
 
     keeps: ClassVar[bool] = False  # whether arrays outlive the process; a saved state then only says where it stands
 
@@ -43,19 +47,18 @@ class Storage:
         raise NotImplementedError
 
     def prepare_read(self, name: str, index: NDArray[np.int64], before: int, after: int) -> None:
-        """Row r of environment b of a paged array is about to be read for every r * B + b in `index` (N,).
-
-        So are the `before` rows before it and the `after` rows after it.
-        """
+        """Announce that rows of a paged array are about to be read: for every r * B + b in `index` (N,) row r of
+        environment b, the `before` rows before it and the `after` rows after it."""
 
     def prepare_write(self, name: str, first: int, stop: int) -> None:
-        """Rows `first` to `stop` (exclusive) of all environments of a paged array are about to be written."""
+        """Announce that rows `first` to `stop` (exclusive) of all environments of a paged array are about to be
+        written."""
 
     def flush(self) -> None:
-        """Make everything written so far outlive the machine, where arrays are kept at all."""
+        """Make everything written so far outlive a crash of the machine, where arrays are kept at all."""
 
     def close(self) -> None:
-        """Let go of what others may want; the arrays must not be used any more."""
+        """Release files and locks that other processes may want; the arrays must not be used any more."""
 
 
 class MemoryStorage(Storage):
@@ -65,7 +68,12 @@ class MemoryStorage(Storage):
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
-        """Zeros: the system gives the pages when they are first written."""
+        """An array in memory: what an array of this name held, and zeros beyond. The system gives the pages when they
+        are first written.
+
+        Raises:
+            ArtifactError: when there is not enough memory.
+        """
         try:
             array: NDArray[Any] = np.zeros(shape, dtype)
         except MemoryError as error:
@@ -88,7 +96,7 @@ class FolderStorage(Storage):
     written after it.
 
     Raises:
-        ConfigError: when one of them is negative.
+        ConfigError: when one of these two is negative.
         ArtifactError: when the folder cannot be made or is held by another process.
     """
 
@@ -111,11 +119,12 @@ class FolderStorage(Storage):
             raise self._unwritable("open", error) from error
 
     def spare_rows(self, num_rows: int) -> int:
-        """Rows kept beyond `num_rows`: the share `spare_fraction`, but at least `least_spare_rows` and 1."""
+        """Rows kept beyond the `num_rows` newest: the share `spare_fraction` of them, but at least `least_spare_rows`
+        and 1."""
         return max(1, self._least_spare_rows, round(self._spare_fraction * num_rows))
 
     def close(self) -> None:
-        """Let another process have the folder; this one's arrays must not be used any more."""
+        """Release the folder for another process; this one's arrays must not be used any more."""
         self._lock.release()
 
     def _unwritable(self, what: str, error: OSError) -> ArtifactError:
@@ -149,7 +158,12 @@ class MappedStorage(FolderStorage):
             )
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike, paged: bool = False) -> NDArray[Any]:  # noqa: ARG002 - a storage's signature
-        """A writable array mapped from the file NAME.bin, which holds raw values row by row."""
+        """A writable array mapped from the file NAME.bin, which holds raw values row by row; where the file is new or
+        shorter, zeros.
+
+        Raises:
+            ArtifactError: when the file cannot be opened, or the disk has no room for it.
+        """
         path, size = self.folder / f"{name}{PLAIN}", prod(shape) * np.dtype(dtype).itemsize
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -166,7 +180,11 @@ class MappedStorage(FolderStorage):
         return np.frombuffer(mapped, dtype).reshape(shape)
 
     def flush(self) -> None:
-        """Write changed pages to the disk and wait for it."""
+        """Write changed pages to the disk and wait for it.
+
+        Raises:
+            ArtifactError: when they cannot be written.
+        """
         try:
             for mapped in self._maps.values():
                 mapped.flush()

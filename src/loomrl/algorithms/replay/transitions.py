@@ -58,7 +58,8 @@ class PrioritizedReplayBuffer:
         done: bool,
         truncated: bool = False,
     ) -> None:
-        """Keep one transition. `done`: nothing is expected after it; with `truncated` a time limit merely cut it off.
+        """Keep one transition; the oldest makes room. `done`: nothing is expected after it; with `truncated` a time
+        limit merely cut it off.
 
         Raises:
             ConfigError: for a state or an action of another shape or type than the first.

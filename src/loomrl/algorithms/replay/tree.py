@@ -20,7 +20,12 @@ NO_FAULT = -1
 
 
 class PriorityTree:
-    """Priorities of all leaves, their sums and their smallest, in arrays of a storage. A leaf of 0 is never drawn."""
+    """Priorities of all leaves, their sums and their smallest, in arrays of a storage. A leaf of 0 is never drawn.
+
+    A node has FANOUT children. `offsets` (levels + 1,) says where each level begins in `sums`, the leaves first and the
+    root last; `smallest` holds, for the inner nodes, the least positive leaf below. Making it raises ArtifactError when
+    the storage has no room.
+    """
 
     def __init__(self, num_leaves: int, storage: Storage) -> None:
         sizes = [num_leaves]
@@ -35,7 +40,7 @@ class PriorityTree:
 
     @property
     def leaves(self) -> Array:
-        """The priorities, one for each slot; call `rebuild` after changing them."""
+        """The priorities (num_leaves,) as a view, one for each slot; call `rebuild` after changing them."""
         return self.sums[: self.num_leaves]
 
     @property
@@ -44,7 +49,7 @@ class PriorityTree:
         return float(self.sums[-1])
 
     def rebuild(self) -> None:
-        """Compute all inner nodes anew from the leaves."""
+        """Compute the sums and the smallest of all inner nodes anew from the leaves."""
         refresh(self.sums, self.smallest, self.offsets, 0, self.num_leaves - 1)
 
 
@@ -67,7 +72,8 @@ def _sum_children(sums: Array, smallest: Array, offsets: Array, level: int, node
 
 @compiled
 def refresh(sums: Array, smallest: Array, offsets: Array, first: int, last: int) -> None:
-    """Make the ancestors of leaves `first` to `last` (inclusive) true again."""
+    """Compute the sums and the smallest of all ancestors of leaves `first` to `last` (inclusive) anew, after these
+    leaves have changed."""
     for level in range(1, offsets.shape[0] - 1):
         first //= FANOUT
         last //= FANOUT
@@ -86,7 +92,8 @@ def fill(
     stop_row: int,
     priority: float,
 ) -> None:
-    """Give rows `first_row` to `stop_row` (exclusive, `num_slots` at most) of every environment one priority."""
+    """Give rows `first_row` to `stop_row` (exclusive, `num_slots` at most) of every environment one priority, and
+    update the nodes above."""
     slot, count = first_row % num_slots, stop_row - first_row
     for b in range(num_envs):
         before_wrap = min(count, num_slots - slot)
@@ -115,7 +122,8 @@ def update(
 ) -> tuple[int, float]:
     """Set leaves to (priority + epsilon)^alpha, in order; rows older than `oldest_row` are passed over.
 
-    Returns the position of a bad pair, before anything is changed, or `NO_FAULT`; and the largest leaf that was set.
+    Returns a pair: the position of the first pair with a bad index or priority, in which case nothing was changed, or
+    `NO_FAULT`; and the largest leaf that was set, 0.0 where none was.
     """
     count, largest = index.shape[0], 0.0
     for i in range(count):
@@ -152,10 +160,11 @@ def draw(
     out_index: Array,  # (N,)
     out_weight: Array,  # (N,)
 ) -> None:
-    """Stratified proportional sampling: one leaf from each of N equal parts of the total.
+    """Stratified proportional sampling: draw one leaf from each of N equal parts of the total, and write the
+    transitions' indices r * B + b to `out_index` (N,), their weights to `out_weight` (N,).
 
-    Weights are (N P(i))^-beta over the largest there could be, that of the smallest priority in the buffer
-    (equation 2 of section 3.4), in which N and the total cancel.
+    Weights are (N P(i))^-beta over the largest there could be, that of the smallest priority in the buffer (equation 2
+    of section 3.4), in which N and the total cancel.
     """
     count, levels = uniform.shape[0], offsets.shape[0] - 1
     least = smallest[-1] if levels > 1 else sums[0]

@@ -22,7 +22,8 @@ from loomrl.system.processors import num_processors
 
 
 class CompiledSACEngine(TensorState):
-    """Holds the parameters in flat vectors; the policy's own become views of them."""
+    """SAC's gradient steps by compiled kernels. It holds all parameters in flat vectors; the policy's own become views
+    of them. With `peers` of several learners a step waits for the others, and raises RuntimeError where one is lost."""
 
     def __init__(
         self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
@@ -58,7 +59,7 @@ class CompiledSACEngine(TensorState):
         return math.exp(self._networks.log_temperature[0])
 
     def sample(self, features: Tensor, noise: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Features (B, dim) -> actions in [-1, 1], (B, A)."""
+        """Features (B, dim) and standard normal noise (B, A) -> actions in [-1, 1], (B, A)."""
         num_rows, width = noise.shape
         action = np.empty((num_rows, width), np.float32)
         kernels.sample(
@@ -74,14 +75,16 @@ class CompiledSACEngine(TensorState):
         return action
 
     def learn(self, batches: Transitions, num_steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Take steps on the consecutive parts of `batches`; returns the sums of STEP_METRICS over the steps."""
+        """Take `num_steps` gradient steps, each on the next of as many equal parts of `batches`; `rng` draws the
+        actors' noise. Returns the sums (5,) of STEP_METRICS over the steps."""
         width = self._policy.distribution.width
         noise = rng.standard_normal((num_steps, 2, len(batches.index) // num_steps, width), np.float32)
         return self.learn_with(batches, noise)
 
     @torch.no_grad()
     def learn_with(self, batches: Transitions, noise: NDArray[np.float32]) -> NDArray[np.float64]:
-        """`learn` with the standard normal noise (G, 2, N, A) for the actions in `obs` and in `next_obs`."""
+        """As `learn`, with standard normal noise (G, 2, N, A) that is given: for G steps of N transitions, for the
+        actions in `obs` and in `next_obs`."""
         shape = noise.shape[0], noise.shape[2]
         obs, next_obs = (
             self._policy.features(torch.from_numpy(part)).numpy().reshape(*shape, -1)

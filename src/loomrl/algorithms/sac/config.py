@@ -12,7 +12,19 @@ CRITICS, ACTOR, TEMPERATURE = range(3)
 
 
 class SACConfig(ReplayingConfig):
-    """SAC's parameters; the defaults solve Pendulum-v1."""
+    """SAC's parameters; the defaults solve Pendulum-v1.
+
+    Attributes:
+        rollout_length: steps in each environment between two updates.
+        gradient_steps: per update; None: as many as transitions were collected.
+        batch_size: transitions per gradient step.
+        learning_starts: environment steps with uniform actions before learning.
+        replay_capacity: transitions.
+        tau: of Polyak averaging of the target critics, after each gradient step.
+        temperature: weight of the entropy; None: it is learnt, from `initial_temperature` on.
+        target_entropy: in nats; None: -dim for actions in [-1, 1], 0.5 log n for n discrete ones.
+        num_threads: of the compiled engine, the bits are the same on one or two; None: 2.
+    """
 
     num_envs: int = Field(default=1, ge=1)
     rollout_length: int = Field(default=32, ge=1)  # steps in each environment between two updates

@@ -41,7 +41,9 @@ MOST_STEPS_AT_ONCE = 64  # gradient steps whose batches are drawn together
 
 
 class SAC(ReplayingAlgorithm[SACPolicy]):
-    """Learns a `SACPolicy` from replayed transitions of its own sampling."""
+    """Learns a `SACPolicy` from replayed transitions of its own sampling. `learner` is the engine that takes the
+    gradient steps. With `peers` of several learners `update` waits for the others, and raises RuntimeError where one is
+    lost."""
 
     learner: "TorchSACEngine | CompiledSACEngine"
 
@@ -61,7 +63,8 @@ class SAC(ReplayingAlgorithm[SACPolicy]):
     # --- acting ---
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Sample actions; uniform ones until learning starts. `extras["squashed"]` are continuous ones in [-1, 1]."""
+        """Observations (B, *obs) -> sampled actions (B, *action); uniform ones until learning starts.
+        `extras["squashed"]` holds continuous ones in [-1, 1], (B, A)."""
         policy, num_rows = self._policy, len(obs)
         width = policy.distribution.width
         explores = self._env_steps + self._steps_ahead < self.config.learning_starts
@@ -85,7 +88,12 @@ class SAC(ReplayingAlgorithm[SACPolicy]):
     # --- learning ---
 
     def update(self, trajectory: Trajectory, rng: np.random.Generator) -> dict[str, float]:
-        """Remember a trajectory (T, B) and learn from replayed transitions; returns the means over gradient steps."""
+        """Keep a trajectory (T, B) in the replay and learn from replayed transitions. Returns `replay_size`,
+        `num_gradient_steps` and, where steps were taken, the means of STEP_METRICS over them and `temperature`.
+
+        Raises:
+            EnvironmentFault: for a reward that float32 cannot hold; nothing of the trajectory is kept.
+        """
         self._remember(trajectory)
         num_steps = 0
         if self._env_steps >= self.config.learning_starts:
@@ -118,17 +126,28 @@ class SAC(ReplayingAlgorithm[SACPolicy]):
     # --- state ---
 
     def state_dict(self) -> State:
-        """The policy's networks and statistics, and what every algorithm with a replay has."""
+        """The policy's networks and statistics, and the state of the learner, the replay and the counts: arrays and
+        numbers by name.
+
+        Raises:
+            ArtifactError: when a replay on the disk cannot be written.
+        """
         return super().state_dict() | {f"policy.{name}": value for name, value in self._policy.arrays().items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, in place."""
+        """Continue from `state_dict()` of an equal algorithm, in place.
+
+        Raises:
+            ArtifactError: when the replay's files do not hold what the state refers to, and nothing has changed then;
+                when the replay is of another shape or kind of storage.
+        """
         super().load_state_dict(state)
         self._policy.load_arrays(below("policy.", state))
 
 
 def default_target_entropy(policy: SACPolicy) -> float:
-    """-dim of actions in [-1, 1] (arXiv 1812.05905, appendix D), or half of the greatest entropy of n actions."""
+    """The entropy, in nats, that the temperature steers towards where none is given: -A for A continuous numbers in
+    [-1, 1] (arXiv 1812.05905, appendix D), half of the greatest entropy, log n, for n discrete actions."""
     width = policy.distribution.width
     return DISCRETE_ENTROPY_SHARE * math.log(width) if policy.is_discrete else -float(width)
 
@@ -166,7 +185,13 @@ def build(
     context: TrainingContext = ALONE,
     peers: LearnerGroup = NO_PEERS,
 ) -> SAC:
-    """SAC with weights that follow from `seed`; raises `ConfigError` for spaces or an engine it cannot handle."""
+    """SAC with weights that follow from `seed`.
+
+    Raises:
+        ConfigError: for spaces it cannot handle, an engine that cannot learn the policy, or a replay on the disk
+            without a folder for it.
+        ArtifactError: when the replay's folder cannot be used, or there is no room for it.
+    """
     from loomrl.algorithms.sac import compiled, torch_engine  # here: numba takes a while to import
 
     policy = SACPolicy.for_spaces(

@@ -30,30 +30,34 @@ def soft_value_discrete(values: Tensor, log_probs: Tensor, temperature: float) -
 
 
 def soft_targets(reward: Tensor, discount: Tensor, terminated: Tensor, next_value: Tensor) -> Tensor:
-    """reward + discount * V(next), without the latter where the episode terminated; all (N,)."""
+    """reward + discount * next_value, without the latter where the episode terminated; all (N,)."""
     return reward + discount * ~terminated * next_value
 
 
 def critic_loss(values: Tensor, target: Tensor) -> Tensor:
-    """Half the squared error, mean over rows and summed over the twins (arXiv 1812.05905, eq. 5); (2, N) and (N,)."""
+    """Half the squared error of the twins' values (2, N) from the target (N,), mean over rows and summed over the
+    twins: a scalar () (arXiv 1812.05905, eq. 5)."""
     return 0.5 * (values - target).square().mean(-1).sum()
 
 
 def td_error(values: Tensor, target: Tensor) -> Tensor:
-    """How far the twins are from their targets, the mean of |Q_k - y|; (2, N) and (N,)."""
+    """How far the twins' values (2, N) are from their targets (N,): the mean of |Q_k - y|, a scalar ()."""
     return (values - target).abs().mean()
 
 
 def actor_loss(values: Tensor, log_prob: Tensor, temperature: float) -> Tensor:
-    """The mean of alpha log pi - min_k Q_k (arXiv 1812.05905, equation 9)."""
+    """The mean of alpha log pi - min_k Q_k, a scalar (), of the twins' values (2, N) and log-densities (N,) of sampled
+    actions (arXiv 1812.05905, equation 9)."""
     return -soft_value(values, log_prob, temperature).mean()
 
 
 def actor_loss_discrete(values: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
-    """The mean over rows of the expectation over actions (arXiv 1910.07207, equation 12)."""
+    """The mean over rows of the expectation over actions, sum_a pi(a) (alpha log pi(a) - min_k Q_k(a)): a scalar (), of
+    values (2, N, n) and log-probabilities (N, n) (arXiv 1910.07207, equation 12)."""
     return -soft_value_discrete(values, log_probs, temperature).mean()
 
 
 def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """log alpha (H - H_target): falls where entropy is above its target (arXiv 1812.05905, equation 18)."""
+    """log alpha (H - H_target), a scalar (): its gradient lowers the temperature where the entropy is above its target
+    (arXiv 1812.05905, equation 18)."""
     return log_temperature * (entropy - target_entropy)

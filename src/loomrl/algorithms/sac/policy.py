@@ -26,7 +26,8 @@ LOG_STD_LOW, LOG_STD_HIGH = -20.0, 2.0  # the authors' own bounds
 
 
 class DenseActor(nn.Module):
-    """Features (N, I) -> outputs (N, O) of dense layers; weights and biases begin uniform in +-1/sqrt(fan-in)."""
+    """Dense layers of widths `sizes`, from I inputs to O outputs, with an activation of `ACTIVATIONS` between them:
+    features (N, I) -> outputs (N, O). Weights and biases begin uniform in +-1/sqrt(fan-in)."""
 
     def __init__(self, sizes: Sequence[int], activation: str, generator: torch.Generator) -> None:
         super().__init__()
@@ -40,12 +41,13 @@ class DenseActor(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, features: Tensor) -> Tensor:
+        """Features (N, I) -> outputs (N, O) of the last layer, which has no activation."""
         outputs: Tensor = self.layers(features)
         return outputs
 
 
 class TwinCritics(nn.Module):
-    """Two critics of one shape, each layer of both as one batched product.
+    """Two critics of one shape, of widths `sizes`; each layer of both is one batched product.
 
     `weights[l]` (2, I, O), `biases[l]` (2, 1, O). The first values are as `DenseActor`'s.
     """
@@ -70,7 +72,8 @@ class TwinCritics(nn.Module):
 
 
 class SACPolicy(TrainedPolicy):
-    """Acts greedily: the likeliest discrete action, or the squashed mean; `value` is the lower critic's answer."""
+    """Acts greedily: the likeliest discrete action, or the squashed mean; `value` is the lower critic's answer.
+    Observations with images raise ConfigError."""
 
     distribution: Actions
 
@@ -88,7 +91,11 @@ class SACPolicy(TrainedPolicy):
 
     @classmethod
     def distribution_over(cls, space: gymnasium.Space[Any], network: Json) -> Actions:  # noqa: ARG003
-        """Categorical over Discrete, a squashed Gaussian over Box of floats; raises `ConfigError` without bounds."""
+        """The distribution over actions: categorical over Discrete, a squashed Gaussian over a Box of floats.
+
+        Raises:
+            ConfigError: for a Box without finite bounds, and for other spaces.
+        """
         continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
         if isinstance(space, gymnasium.spaces.Box) and continuous and not space.is_bounded():
             raise ConfigError(

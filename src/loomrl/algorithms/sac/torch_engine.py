@@ -19,7 +19,9 @@ from loomrl.algorithms.sac.policy import SACPolicy
 
 
 class TorchSACEngine(TensorState):
-    """One Adam each for the actor, both critics and the temperature; the targets follow by one `lerp_`."""
+    """SAC's gradient steps with autograd. One Adam each moves the actor, both critics and the temperature; the targets
+    follow by one `lerp_`. With `peers` of several learners a step waits for the others, and raises RuntimeError where
+    one is lost."""
 
     def __init__(
         self, config: SACConfig, policy: SACPolicy, target_entropy: float, peers: LearnerGroup = ALONE
@@ -48,7 +50,8 @@ class TorchSACEngine(TensorState):
 
     @torch.no_grad()
     def sample(self, features: Tensor, noise: NDArray[np.float32]) -> NDArray[np.generic]:
-        """Features (B, dim) -> actions in [-1, 1] (B, A), or indices (B,)."""
+        """Features (B, dim) and noise (B, A) -> actions in [-1, 1] (B, A), or for discrete actions indices (B,) from
+        0."""
         if self.policy.is_discrete:
             index: NDArray[np.int64] = (self.policy.actor(features).numpy() + noise).argmax(-1)
             return index
@@ -56,7 +59,8 @@ class TorchSACEngine(TensorState):
         return action.numpy()
 
     def learn(self, batches: Transitions, num_steps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Take steps on the consecutive parts of `batches`; returns the sums of STEP_METRICS over the steps."""
+        """Take `num_steps` gradient steps, each on the next of as many equal parts of `batches`; `rng` draws the
+        actors' noise. Returns the sums (5,) of STEP_METRICS over the steps."""
         size = len(batches.index) // num_steps
         width = 0 if self.policy.is_discrete else self.policy.distribution.width
         noise = torch.from_numpy(rng.standard_normal((num_steps, 2, size, width), np.float32))
@@ -65,7 +69,8 @@ class TorchSACEngine(TensorState):
         return torch.stack(steps).sum(0, dtype=torch.float64).numpy()
 
     def step(self, batches: Transitions, rows: slice, noise: Tensor) -> Tensor:
-        """One gradient step of all; `noise` (2, N, A) is for the actions in `obs` and in `next_obs`."""
+        """Take one gradient step of critics, actor and temperature on the rows `rows` of `batches`; `noise` (2, N, A)
+        is for the actions in `obs` and in `next_obs`. Returns the step's metrics (5,) in the order of STEP_METRICS."""
         features, next_features = (
             self.policy.features(torch.from_numpy(obs[rows])) for obs in (batches.obs, batches.next_obs)
         )

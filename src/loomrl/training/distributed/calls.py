@@ -26,18 +26,19 @@ class Calls:
         self._deadlines: dict[int, float] = {}
 
     def add(self, index: int, answer: Any, before: list[Any], is_new: bool) -> None:
-        """Register a call that actor `index` was given; `before` are earlier results of it that must have succeeded. A
-        new actor gets START_SECONDS more."""
+        """Register a call that actor `index` was given, by the reference `answer` to its result. `before` are
+        references to earlier calls of the same actor that must have succeeded. A new actor gets START_SECONDS more."""
         self._pending[answer], self._before[answer] = index, before
         self._deadlines[index] = time.monotonic() + self._timeout + (START_SECONDS if is_new else 0.0)
 
     def wait_for_results(self, retry: Callable[[int, str], None], where: str) -> dict[int, Any]:
-        """Wait for all calls; returns the results by actors' numbers. For a lost or late actor `retry(index, reason)`
-        must give the call to another actor and add it here.
+        """Wait for all calls; returns the results by the actors' numbers. For a lost or late actor `retry(index,
+        reason)` must give the call to another actor and add it here.
 
         Raises:
-            LoomRLError: that an actor raised, such as an `EnvironmentFault`; or when one is lost more than MAX_LOSSES
-                times: `where` is the format of the message, with number and count.
+            LoomRLError: that an actor raised, such as an `EnvironmentFault`; when one cannot begin; or when one is lost
+                more than MAX_LOSSES times: `where` is the format of the message, with number and count.
+            RayTaskError: when an actor raised another error.
         """
         found: dict[int, Any] = {}
         losses: Counter[int] = Counter()

@@ -23,8 +23,9 @@ _STORE_BYTES = 2**28  # of a cluster that is begun here: what passes through it 
 
 @contextmanager
 def cluster(config: DistributedConfig) -> Iterator[Any]:
-    """Ray, connected to the cluster at the config's address; without one to a cluster of this machine's, begun here and
-    ended afterwards. Where this process is connected already, that connection is used and stays.
+    """The module `ray`, connected to the cluster at the config's address; without an address to a cluster of this
+    machine's, begun here and ended afterwards. Where this process is connected already, that connection is used and
+    stays.
 
     Raises:
         ConfigError: when Ray is not installed, the address does not answer, versions differ, or the cluster has too
@@ -43,9 +44,9 @@ def cluster(config: DistributedConfig) -> Iterator[Any]:
 
 
 def connected(num_cpus: int, address: str | None = None, setting: str = "training.distributed.address") -> Any:
-    """Ray, connected to the cluster this process is connected to already, else to that at an address, else to one of
-    this machine's, begun here with so many places at least; it ends with this process, or with `ray.shutdown`.
-    `setting` is where the address comes from, for messages.
+    """The module `ray`, connected to a cluster: the one this process is connected to already, else the one at
+    `address`, else one of this machine's. That one is begun here, with `num_cpus` places at least, and ends with this
+    process, or with `ray.shutdown`. `setting` is where the address comes from, for messages.
 
     Raises:
         ConfigError: when Ray is not installed, the address does not answer, or versions differ.
@@ -114,7 +115,8 @@ class ClusterHead:
         self._asked = self._answered = time.monotonic()
 
     def require_answer(self) -> None:
-        """Check every few seconds that the head answers; to be called often.
+        """Check that the head answers: it is asked every few seconds, however often this is called. Nothing is checked
+        where Ray uses TLS.
 
         Raises:
             ServiceError: when it has not answered for GONE_SECONDS.

@@ -7,11 +7,11 @@ from ray.train.v2._internal.callbacks.placement_group_callback import PlacementG
 
 
 class Trainer(TorchTrainer):  # type: ignore[misc]
-    """Ends as soon as its learners have.
+    """Ray Train's trainer for torch, but that it ends as soon as its learners have.
 
-    Ray 2.60 has an actor beside each training that frees its resources should the training's controller die alone. That
-    actor waits for itself when it is to end, and everybody for it, 12 s every time. The controller lives as long as the
-    process that began it, with which Ray frees the same resources.
+    Ray 2.60 has an actor beside each training that frees its resources should the training's controller die alone. When
+    that actor is to end it waits for itself, and everybody waits for it, 12 s every time. Here there is no such actor:
+    the controller lives as long as the process that began it, with which Ray frees the same resources.
     """
 
     def _create_default_callbacks(self) -> list[Any]:

@@ -38,13 +38,15 @@ def learn_on_ray(
     on_restored: OnRow = lambda _row: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Checkpoint:
-    """Train until the end, from a checkpoint where there is one; each new one is saved, and the last returned.
+    """Train on Ray until the end, from the checkpoint `newest`, or from step 0 where it is None. Each new checkpoint is
+    given to `save`, and the last is returned. The `on_` functions are called with rows as they are reported.
 
     Raises:
-        Cancelled: when `cancelled` says so, once all learners have ended.
+        Cancelled: when `cancelled` returns True, once all learners have ended.
         ConfigError: when the cluster cannot be had, or the training cannot be divided.
         ServiceError: when the cluster's head is gone.
-        LoomRLError: what a learner ends with, or that learners were lost more often than `max_restarts`.
+        LoomRLError: the error a learner ends with, or that learners were lost more often than `max_restarts`; saved
+            checkpoints stay.
     """
     config = job.config.distributed
     assert config is not None, "whoever trains in one process does not come here"

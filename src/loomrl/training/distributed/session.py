@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 def train_together(
     loop: TrainingLoop, config: "PPOConfig", seed: int, total_env_steps: int | None, on_update: OnRow
 ) -> None:
-    """Train a loop's algorithm on Ray and leave in the loop, which does not run, what its own run would have.
+    """Train a loop's algorithm by several learners on Ray. Afterwards the loop, which does not run itself, is where its
+    own run would have left it.
 
     When the loop is told to stop, learning ends, and what the newest checkpoint holds is kept.
 
     Raises:
         ConfigError: when the training cannot be divided, or the cluster cannot be had.
         EnvironmentFault: when the environment breaks the API, or has episodes that cannot be repeated.
-        LoomRLError: what a learner ends with.
+        ServiceError: when the cluster's head is gone.
+        LoomRLError: the error a learner ends with; the loop is as it was before.
     """
     newest = loop.checkpoint()
 

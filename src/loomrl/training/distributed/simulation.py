@@ -18,7 +18,12 @@ from loomrl.types import FloatArray
 @dataclass(frozen=True)
 class Work:
     """What one learner does in one update, with mean times in seconds. Spreads are standard deviations over means;
-    times are lognormal."""
+    times are lognormal.
+
+    `num_parameters` are sent in each synchronisation; `matrices` are (rows, columns) of those among them, for
+    `powersgd`. `num_meetings` are the small messages to all in an update, `decode_seconds` the time for one learner's
+    message of `int8` or `top_k`.
+    """
 
     rollout_seconds: float
     gradient_steps: int
@@ -38,7 +43,8 @@ class Work:
 
 @dataclass(frozen=True)
 class Machines:
-    """Network and machines: bandwidth, latency, and how often a learner is slow for a whole update, by which factor."""
+    """Network and machines: the latency of one message from a learner to the next, the bandwidth, the share of updates,
+    0 to 1, for which a learner is slow, and by which factor its times are longer then."""
 
     latency_seconds: float  # of one message, from one learner to the next
     bytes_per_second: float
@@ -46,17 +52,19 @@ class Machines:
     slow_factor: float = 2.0
 
     def all_reduce_seconds(self, num_learners: int, num_bytes: float) -> float:
-        """2 (N - 1) messages one after another, of an N-th of the bytes each (Patarasuk and Yuan, 2009)."""
+        """Seconds of an all-reduce of `num_bytes` bytes: 2 (N - 1) messages one after another, of an N-th of the bytes
+        each (Patarasuk and Yuan, 2009)."""
         messages = 2 * (num_learners - 1)
         return messages * (self.latency_seconds + num_bytes / num_learners / self.bytes_per_second)
 
     def all_gather_seconds(self, num_learners: int, num_bytes: float) -> float:
-        """N - 1 messages one after another, of all the bytes of one learner each."""
+        """Seconds of an all-gather: N - 1 messages one after another, of all `num_bytes` bytes of one learner each."""
         return (num_learners - 1) * (self.latency_seconds + num_bytes / self.bytes_per_second)
 
 
 def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> float:
-    """Bytes of payload that one learner sends in one synchronisation, with this compression."""
+    """Bytes of payload that one learner sends in one synchronisation of its `work.num_parameters` numbers, with this
+    compression."""
     count = work.num_parameters
     match compression.method:
         case "none":
@@ -73,8 +81,8 @@ def bytes_per_synchronisation(compression: CompressionConfig, work: Work) -> flo
 
 
 def synchronisation_seconds(config: DistributedConfig, work: Work, machines: Machines) -> float:
-    """Seconds of one synchronisation once all learners are there: `int8` and `top_k` are gathered and decoded, others
-    all-reduced."""
+    """Seconds of one synchronisation once all learners are there; 0 for one learner. Messages of `int8` and `top_k` are
+    gathered and decoded, others are all-reduced."""
     num_bytes, count = bytes_per_synchronisation(config.compression, work), config.num_learners
     if count == 1:
         return 0.0
@@ -86,7 +94,8 @@ def synchronisation_seconds(config: DistributedConfig, work: Work, machines: Mac
 def seconds_per_update(
     config: DistributedConfig, work: Work, machines: Machines, rng: np.random.Generator, num_updates: int = 200
 ) -> FloatArray:
-    """Drawn durations of `num_updates` updates by `num_learners` learners, (num_updates,) seconds."""
+    """Durations of `num_updates` updates by `config.num_learners` learners, (num_updates,) in seconds, drawn with
+    `rng`."""
     learners = _Learners(work, machines, rng, (num_updates, config.num_learners))
     seconds = learners.rollouts()
     for num_steps in _segments(work.gradient_steps, config.sync_frequency):
@@ -97,7 +106,8 @@ def seconds_per_update(
 
 
 def efficiency(config: DistributedConfig, work: Work, machines: Machines, rng: np.random.Generator) -> float:
-    """Throughput as a share of what as many learners would reach that never wait for one another, 0 to 1."""
+    """Throughput as a share of what as many learners would reach that never wait for one another, 0 to 1; the mean over
+    updates drawn with `rng`."""
     return work.seconds / float(seconds_per_update(config, work, machines, rng).mean())
 
 

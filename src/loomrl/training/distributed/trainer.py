@@ -54,12 +54,12 @@ class DistributedTrainer:
         return self._pool.workers
 
     async def train(self, num_iterations: int) -> list[dict[str, float]]:
-        """Run so many iterations: all workers collect, the learner updates, its policy goes to all workers. Returns the
-        metrics of each iteration; a second call continues.
+        """Run `num_iterations` iterations: all workers collect, the learner updates, its policy goes to all workers.
+        Returns the metrics of each iteration; a second call continues.
 
         Raises:
             EnvironmentFault: when an environment breaks its API.
-            LoomRLError: when a worker is lost again and again, or the learner is.
+            LoomRLError: when a worker is lost again and again, or the learner is, and with it what it has learnt.
         """
         from ray.exceptions import RayError, RayTaskError
 
@@ -89,17 +89,19 @@ class DistributedTrainer:
 
 
 class PolicyEvaluator:
-    """Evaluates a learner's policy in greedy episodes on seeds that no training uses."""
+    """Evaluates a learner's policy in `num_episodes` greedy episodes on seeds that no training uses. A wrong `config`
+    raises ConfigError."""
 
     def __init__(self, config: Mapping[str, Any], num_episodes: int = 32) -> None:
         self.config, self._num_episodes = ActorConfig.read(config), num_episodes
 
     async def evaluate(self, learner: Any) -> dict[str, float]:
-        """Mean, standard deviation and interquartile mean of the returns, and the mean length, of a learner's policy as
-        it is now.
+        """Evaluate the policy of a learner, a Ray handle of a `PPOLearner`, as it is now. Returns `mean_return`,
+        `std_return`, `interquartile_mean_return`, `mean_length` (in steps), `num_episodes` and `policy_version`.
 
         Raises:
-            EnvironmentFault: when an environment breaks its API.
+            EnvironmentFault: when an environment breaks its API, or an episode does not end.
+            LoomRLError: when an action is not finite.
         """
         state: PolicyState = await learner.get_policy_state.remote()
         return await asyncio.to_thread(self._play, state)

@@ -11,7 +11,8 @@ _KEPT = 2
 
 
 class Checkpoints:
-    """The checkpoints of a training with one config; those of another config are refused.
+    """The checkpoints of a training with one config; those of another config are refused. Its methods raise
+    ArtifactError when the folder cannot be written, or another process has it.
 
     Args:
         folder: where they are stored, or None to store none.
@@ -22,10 +23,10 @@ class Checkpoints:
         self._folder, self._config = folder, config
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint, or None where there is none.
+        """The newest intact checkpoint, or None where there is none.
 
         Raises:
-            ConfigError: when it was made with another config.
+            ConfigError: when it was made with another config, or is encrypted with a key that is not configured.
         """
         with self._store() as store:
             found = None if store is None else store.newest()

@@ -23,6 +23,24 @@ SHORT_KINDS: dict[str, tuple[str, ...]] = {
 class GymTrainingConfig(ArgumentSection):
     """Settings of a training in the gym: domains, curriculum, limits of an episode, evaluation and checkpoints.
 
+    Attributes:
+        environments_per_type: environments of each domain.
+        enabled_env_types: the domains; a third party's by its name.
+        curriculum_learning: False: the difficulty stays at `difficulty`, a level from 0.
+        curriculum_window: answers of a domain between two decisions on its difficulty.
+        kinds: the kinds of tasks by domain; all where none are named.
+        group_size: attempts at each task.
+        max_turns: messages of the policy in an episode.
+        max_sequence_tokens: prompt, messages and replies of an episode together.
+        reward_limits: scores beyond them are cut to them.
+        max_staleness: policy versions that may lie between an episode and learning from it.
+        held_out_share: the share of all tasks that is never trained on.
+        levels: of what is shown in the warm start and asked in evaluation; by default `difficulty`.
+        evaluation_tasks: of each domain.
+        warm_start_accuracy: the share of tasks that must be solved in every domain before reinforcement begins.
+        checkpoint_folder: None: nothing is saved.
+        checkpoint_interval: in iterations.
+
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
     """
@@ -78,7 +96,7 @@ class GymTrainingConfig(ArgumentSection):
         return [one.value if isinstance(one, EnvironmentType) else one for one in self.enabled_env_types]
 
     def kinds_of(self, domain: str) -> tuple[str, ...]:
-        """The kinds of a domain's tasks; none means all.
+        """The kinds of a domain's tasks that are drawn; an empty tuple means all.
 
         Raises:
             ConfigError: for a domain or a kind there is not, and for one whose tasks are pictures.
@@ -93,7 +111,8 @@ class GymTrainingConfig(ArgumentSection):
         return kinds
 
     def curriculum(self, first_level: int) -> CurriculumConfig:
-        """The curriculum's config from `first_level` on; without `curriculum_learning` difficulty stays there."""
+        """The config of a curriculum that begins at level `first_level`, and stays there without
+        `curriculum_learning`."""
         last = NUM_LEVELS - 1 if self.curriculum_learning else first_level
         return CurriculumConfig(
             target_success_rate=self.target_success_rate,

@@ -17,7 +17,7 @@ from loomrl.language.policies.tokens import Tokenizer
 
 
 class PolicyMessage(NamedTuple):
-    """A message that a policy wrote: its tokens, their log-probabilities, and the policy's version."""
+    """A message that a policy wrote: its tokens, the log-probability of each, and the policy's version."""
 
     tokens: list[int]
     log_probs: list[float]
@@ -29,7 +29,8 @@ Answer = Callable[[Sequence[Sequence[int]]], Sequence[PolicyMessage]]  # one mes
 
 @dataclass(frozen=True)
 class Exercise:
-    """A task to attempt so many times, with the limits of an attempt."""
+    """A task to attempt `num_attempts` times, with the limits of an attempt: messages of the policy, and tokens of a
+    prompt."""
 
     task: Task
     num_attempts: int
@@ -43,7 +44,9 @@ class Exercise:
 
 
 class Dialogue:
-    """Tokens so far; `masks` and `log_probs` are those of the hub's wire, `version` that of the oldest policy in it."""
+    """The tokens of an episode so far, the environment's and the policy's. `masks` and `log_probs`, one for each token,
+    are those of the hub's wire: of the environment's tokens MASKED and NO_LOG_PROB. `version` is that of the oldest
+    policy that wrote in it; None: none has."""
 
     def __init__(self, tokenizer: Tokenizer, max_prompt_tokens: int) -> None:
         self._tokenizer, self._max_prompt_tokens = tokenizer, max_prompt_tokens
@@ -53,8 +56,8 @@ class Dialogue:
         self.version: int | None = None
 
     def add_environment_message(self, text: str) -> bool:
-        """Append a message of the environment; returns False, and appends nothing, where the next prompt would be too
-        long."""
+        """Append a message of the environment, as the next prompt of the policy; returns True. Where the dialogue would
+        be longer than `max_prompt_tokens` nothing is appended; returns False."""
         tokens = self._tokenizer.prompt(text)
         if len(self.tokens) + len(tokens) > self._max_prompt_tokens:
             return False
@@ -73,9 +76,11 @@ class Dialogue:
 
 
 class TaskAttempt:
-    """One episode of a task. It ends with the task, after `max_turns` messages, or when the next prompt were too long.
+    """One episode of a task, with its `dialogue`. It ends with the task, after `max_turns` messages, or when the next
+    prompt would be longer than `max_prompt_tokens`.
 
-    `fault` says what ended it where the domain broke, or the task alone is too long a prompt.
+    Nothing is raised where the domain breaks, or the task alone is too long a prompt: the episode ends, and `fault`
+    says why. Otherwise `fault` is None.
     """
 
     def __init__(self, task: Task, tokenizer: Tokenizer, max_turns: int, max_prompt_tokens: int) -> None:
@@ -108,8 +113,8 @@ class TaskAttempt:
         return get_domain(self.task.domain).is_solved(self._earned)
 
     def step(self, message: PolicyMessage) -> None:
-        """Send a policy's message to the environment, and append the environment's next message. May end the
-        episode."""
+        """Send a policy's message to the environment, and append the environment's next message. May end the episode,
+        also with a `fault` where the domain breaks. Must not be called once the episode is over."""
         assert self._episode is not None, "the episode is over"
         text = self.dialogue.add_policy_message(message)
         try:
@@ -138,7 +143,8 @@ class TaskAttempt:
 
 
 def play(attempts: Sequence[TaskAttempt], answer: Answer) -> None:
-    """Play episodes to their ends; all attempts that wait for the policy are answered together."""
+    """Play episodes to their ends, in place. `answer` gets the prompts of all attempts that wait for the policy, and
+    returns one message to each; what it raises is raised."""
     while waiting := [attempt for attempt in attempts if not attempt.is_over]:
         messages = answer([attempt.dialogue.tokens for attempt in waiting])
         for attempt, message in zip(waiting, messages, strict=True):

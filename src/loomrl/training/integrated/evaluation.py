@@ -21,10 +21,11 @@ log = logging.getLogger(__name__)
 
 
 def held_out_tasks(config: GymTrainingConfig, seed: int) -> list[Task]:
-    """Tasks that no environment draws, `evaluation_tasks` of each domain; one that has fewer asks some again.
+    """Tasks that no environment draws, `evaluation_tasks` of each domain, which follow from `seed`; a domain that has
+    fewer asks some again.
 
     Raises:
-        ConfigError: where a level of a domain has none.
+        ConfigError: where a level of a domain has none, or a domain or kind there is not.
     """
     return [task for domain in config.domains for task in _of_domain(config, domain, seed)]
 
@@ -32,10 +33,8 @@ def held_out_tasks(config: GymTrainingConfig, seed: int) -> list[Task]:
 def success_rates(
     tasks: Sequence[Task], config: GymTrainingConfig, policy: LanguagePolicy, generator: torch.Generator
 ) -> Rates:
-    """The share of each domain's tasks that the policy solves in one attempt, its messages drawn as in training.
-
-    What broke is not solved, and logged.
-    """
+    """The share of each domain's tasks, 0 to 1, that the policy solves in one attempt, its messages drawn as in
+    training, with `generator`. An attempt that breaks counts as not solved, and is logged."""
     sampling = SamplingConfig(max_tokens=config.max_message_tokens)
 
     def answer(prompts: Sequence[Sequence[int]]) -> list[PolicyMessage]:

@@ -11,8 +11,8 @@ from loomrl.training.integrated.pool import AttemptGroup, EnvironmentPool
 
 
 def hub_for(config: GymTrainingConfig) -> HubProcess:
-    """A hub that cuts scores to the limits, refuses sequences that are too long, and drops what an outdated policy
-    made."""
+    """A hub that cuts scores to the config's limits, refuses sequences that are too long, and drops what an outdated
+    policy made. It runs in a `with` statement."""
     lowest, highest = config.reward_limits
     return HubProcess(
         lowest_score=lowest,
@@ -69,6 +69,8 @@ class HubExchange(HubSource):
         return played
 
     def acknowledge(self, version: int) -> None:
+        """Have whoever acts take the newest policy, then confirm to the hub that the batch collected last was learnt
+        from; `version` is the policy's after that update."""
         self._publish()
         super().acknowledge(version)
 

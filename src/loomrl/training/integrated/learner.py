@@ -19,11 +19,11 @@ _DEFAULTS: dict[str, Any] = {"gae_lambda": 1.0, "kl_coef": 0.05, "n_epochs": 2, 
 
 
 def make_learner(config: PPOConfig, policy: LanguagePolicy, gym_config: GymTrainingConfig) -> ppo.LanguagePPO:
-    """A learner with what `config` says, held to the policy as it is now; what it leaves open is `_DEFAULTS`, or as PPO
-    on tokens has it.
+    """A learner of `policy` with the parameters that `config` gives; for others it has defaults of the gym's, else
+    those of PPO on tokens. It is held to the policy as it is now.
 
     Raises:
-        ConfigError: for a parameter that means nothing here, and a batch that groups cannot fill.
+        ConfigError: for a parameter that means nothing here, and a `batch_size` that is no multiple of `group_size`.
     """
     if useless := sorted(config.model_dump(exclude_defaults=True).keys() - _LEARNING - _LOOP):
         allowed = ", ".join(sorted(set(PPOConfig.model_fields) & (_LEARNING | _LOOP)))

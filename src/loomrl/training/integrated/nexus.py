@@ -23,6 +23,12 @@ from loomrl.training.integrated.players import Compression, RemotePlayers
 class NexusConfig(ArgumentSection):
     """The settings of a `NexusWorker`.
 
+    Attributes:
+        num_workers: actors that play, of a CPU each.
+        address: `HOST:PORT` of a Ray cluster's head, or "auto"; None: a cluster is begun on this machine.
+        hang_timeout_seconds: an actor that plays its share for longer is replaced.
+        compression: of the weights that are sent to actors.
+
     Raises:
         ConfigError: naming the field, what was found and what is allowed.
     """
@@ -38,16 +44,20 @@ class NexusConfig(ArgumentSection):
 
 
 class NexusWorker:
-    """Spreads environments over the actors of a Ray cluster, and trainings over environments. Takes `NexusConfig`'s
-    fields. Where this process is connected to a cluster already (`ray.init`), that is used; one that is begun here ends
-    with this process, or with `ray.shutdown`."""
+    """Spreads the episodes of trainings in the gym over the actors of a Ray cluster. Takes `NexusConfig`'s fields, and
+    raises ConfigError for wrong ones.
+
+    Where this process is connected to a cluster already (`ray.init`), that is used; one that is begun here ends with
+    this process, or with `ray.shutdown`.
+    """
 
     def __init__(self, **settings: Any) -> None:
         self.config = NexusConfig(**settings)
         self._environments: dict[str, GymEnvironment] = {}
 
     def register_gym_environments(self, environments: Mapping[str, GymEnvironment | RegisteredEnvironment]) -> None:
-        """Trainings that are distributed from now on are played in these, and in those registered before.
+        """Add environments, by name: trainings that are distributed from now on are played in these, and in those
+        registered before.
 
         Raises:
             ConfigError: for an environment that is of no domain, and so has no tasks to hand out.
@@ -73,7 +83,11 @@ class NexusWorker:
 
 
 class DistributedGymTraining:
-    """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`."""
+    """A training whose episodes actors play. Close it when it is no longer needed, or use it in an `async with`.
+
+    Raises:
+        ConfigError: without Ray, or where the cluster does not answer or has fewer CPUs than `num_workers`.
+    """
 
     def __init__(self, config: NexusConfig, gym_integration: GymPPOIntegration) -> None:
         ray = connected(config.num_workers, config.address, "NexusWorker.address")
@@ -97,8 +111,12 @@ class DistributedGymTraining:
         return self._players.actors
 
     async def run_training_loop(self, max_iterations: int) -> IntegrationResults:
-        """The results of `GymPPOIntegration.run_training_loop`, with the episodes played by actors. They depend on the
-        seed and the number of actors, not on whether actors were lost."""
+        """Run `GymPPOIntegration.run_training_loop` with the episodes played by actors; returns its results. They
+        depend on the seed and the number of actors, not on whether actors were lost.
+
+        Raises:
+            LoomRLError: as that method does; when an actor raises an error or actors are lost again and again.
+        """
         self.gym_integration.players = self._players
         try:
             return await self.gym_integration.run_training_loop(max_iterations)

@@ -30,7 +30,8 @@ Weights = NDArray[Any]  # (P,) float32, or of `int8` (M,) uint8
 
 
 def pack(policy: LanguagePolicy, compression: Compression) -> Weights:
-    """A policy's weights as they are sent: of `int8` a byte each, and a scale for every block."""
+    """A policy's weights as they are sent: (P,) float32; with `int8` (M,) uint8, a scale for every block and a byte
+    each."""
     vector = parameters_to_vector(policy.model.parameters()).detach()
     packed = BlockQuantization(vector.numel()).encode(vector) if compression == "int8" else vector
     weights: Weights = packed.numpy()
@@ -38,7 +39,7 @@ def pack(policy: LanguagePolicy, compression: Compression) -> Weights:
 
 
 def unpack(weights: Weights, policy: LanguagePolicy) -> None:
-    """Load weights, as `pack` encoded them, into a policy, in place."""
+    """Load weights, as `pack` encoded them, into a policy of the same sizes, in place."""
     vector = torch.from_numpy(weights.copy())
     if vector.dtype == torch.uint8:
         vector = BlockQuantization(sum(parameter.numel() for parameter in policy.model.parameters())).decode(vector)
@@ -47,7 +48,8 @@ def unpack(weights: Weights, policy: LanguagePolicy) -> None:
 
 @dataclass(frozen=True)
 class PlayerShare:
-    """What one actor plays: exercises, each one's index among all exercises, and the seed they all share."""
+    """What one actor plays: exercises, the index of each among all exercises (`places`), and the seed they all
+    share."""
 
     exercises: list[Exercise]
     places: list[int]
@@ -75,7 +77,8 @@ class Player:
         self._version = -1
 
     def play(self, share: PlayerShare, weights: Weights, version: int) -> list[list[TaskAttempt]]:
-        """All attempts at each exercise, by the weights of this version, with which they are stamped."""
+        """Play all attempts at each exercise of a share to their ends; returns them, exercise by exercise. `weights`
+        are as `pack` encoded them; messages are stamped with `version`."""
         if version != self._version:
             unpack(weights, self._policy)
             self._version = version
@@ -134,16 +137,17 @@ class RemotePlayers:
         self._new = set(range(num_workers))
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Play by these weights from now on. They are sent to a machine once, however many actors play there."""
+        """Play by this policy's weights from now on; to be called before the first `play`. They are sent to a machine
+        once, however many actors play there."""
         import ray
 
         self._weights, self._version = ray.put(pack(policy, self._compression)), version
 
     def play(self, exercises: Sequence[Exercise], seed: int) -> list[list[TaskAttempt]]:
-        """All attempts at each exercise, in their order.
+        """All attempts at each exercise, played to their ends, in the order of the exercises.
 
         Raises:
-            LoomRLError: of an actor, or when actors are lost again and again.
+            LoomRLError: that an actor raised, or when actors are lost again and again.
         """
         shares = [
             PlayerShare([exercises[place] for place in places], places, seed) for places in self._assigned(exercises)

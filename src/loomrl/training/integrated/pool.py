@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class TaskEnvironment:
-    """One environment of a domain; `failures` counts its broken groups in a row."""
+    """One environment of a domain. It draws `tasks`; `max_turns` limits the policy's messages in an episode; `failures`
+    counts its broken groups in a row."""
 
     name: str
     domain: str
@@ -33,7 +34,7 @@ class TaskEnvironment:
 
     @property
     def difficulty(self) -> float:
-        """The level of the tasks it draws now, as its curriculum has it: a number of levels, from 0."""
+        """The level of the tasks it draws now, from 0, as its curriculum has it."""
         return self.tasks.curriculum.difficulty(self.domain)
 
     @property
@@ -56,11 +57,13 @@ class AttemptGroup:
 
     @property
     def version(self) -> int:
-        """The version of the oldest policy that wrote a message in any attempt."""
+        """The version of the oldest policy that wrote a message in any attempt; 0 where none was written in one of
+        them."""
         return min(attempt.dialogue.version or 0 for attempt in self.attempts)
 
     def to_wire(self, env_id: int) -> dict[str, Any]:
-        """The group as the body that a hub's `/scored_data` takes."""
+        """The group as the JSON body that a hub's `/scored_data` takes: tokens, masks, log-probabilities and scores of
+        all attempts. `env_id` is the environment's number at the hub."""
         dialogues = [attempt.dialogue for attempt in self.attempts]
         return {
             "tokens": [dialogue.tokens for dialogue in dialogues],
@@ -72,12 +75,16 @@ class AttemptGroup:
 
 
 class EnvironmentPool:
-    """Environments that take turns; the same seed gives the same tasks.
+    """Environments that take turns; the same seed gives the same tasks. One whose groups break MAX_FAILURES times in a
+    row is in quarantine.
 
     Args:
         config: domains, number of environments, curriculum, limits of an episode.
         tokenizer: of the policy.
         seed: of all tasks.
+
+    Raises:
+        ConfigError: for a domain or a kind there is not, and for a domain whose tasks are pictures.
     """
 
     def __init__(self, config: GymTrainingConfig, tokenizer: Tokenizer, seed: int) -> None:
@@ -97,15 +104,15 @@ class EnvironmentPool:
 
     @property
     def difficulties(self) -> dict[str, float]:
-        """The mean difficulty of each domain's environments, in levels."""
+        """The mean difficulty of each domain's environments, a level from 0."""
         return means((one.domain, one.difficulty) for one in self.environments.values())
 
     def replace(self, environments: Mapping[str, GymEnvironment]) -> None:
-        """Go on with a gym's environments alone: their domains, kinds, difficulties to begin with, and limits on steps.
-        Here their names begin with `gym/`; one that took part before goes on where it was.
+        """Go on with a gym's environments in place of all others: with their domains, kinds, difficulties to begin
+        with, and limits on steps. Here their names begin with `gym/`; one that took part before goes on where it was.
 
         Raises:
-            ConfigError: for none, or one whose domain is not enabled.
+            ConfigError: for no environment, or one whose domain is not enabled; nothing has changed.
         """
         if not environments:
             raise ConfigError("there is no environment to train in; make some with LoomRLGym.create_environment")
@@ -124,10 +131,12 @@ class EnvironmentPool:
         self._restore()
 
     def play(self, num_groups: int, answer: Answer) -> list[AttemptGroup]:
-        """Have `num_groups` tasks attempted here; returns those groups that did not break.
+        """Have `num_groups` tasks attempted here, with the messages that `answer` gives; returns those groups that did
+        not break, which may be fewer.
 
         Raises:
             EnvironmentFault: when all environments are in quarantine.
+            ConfigError: when a level of a domain has no tasks to train on.
         """
 
         def attempt(exercises: Sequence[Exercise]) -> list[list[TaskAttempt]]:
@@ -140,7 +149,8 @@ class EnvironmentPool:
     def play_by(
         self, num_groups: int, attempt: Callable[[Sequence[Exercise]], Sequence[list[TaskAttempt]]]
     ) -> list[AttemptGroup]:
-        """As `play`, but `attempt` plays the exercises, here or in other processes, and returns each one's attempts."""
+        """As `play`, with the same errors, but `attempt` plays the exercises, here or in other processes, and returns
+        each one's attempts in their order."""
         taking_part = [self._next() for _ in range(num_groups)]
         attempted = attempt([self._exercise(environment) for environment in taking_part])
         groups = [
@@ -151,7 +161,8 @@ class EnvironmentPool:
         return [group for group in groups if group.fault is None]
 
     def state_dict(self) -> dict[str, Any]:
-        """Turn, task streams and failures of all environments, JSON values: what an equal continuation needs."""
+        """Whose turn it is, and the task streams and failures of all environments, as JSON values: what an equal
+        continuation needs."""
         return {"turn": self._turn, "environments": self._states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -28,7 +28,9 @@ class Iteration(Document):
 
 @dataclass(frozen=True)
 class IntegrationResults:
-    """How training went. `warm_start` and `success_rates` are of the same held-out tasks, before and after."""
+    """How training went. `warm_start` and `success_rates` are the shares, 0 to 1, of the same held-out tasks of each
+    domain that were solved, before and after. `stop_reason` is "max_iterations", "total_episodes" or "cancelled";
+    `quarantined` names the environments whose episodes kept breaking."""
 
     iterations: list[Iteration]
     stop_reason: StopReason
@@ -53,7 +55,7 @@ class IntegrationResults:
 
 
 def means(found: Iterable[tuple[str, float]]) -> Rates:
-    """The mean value of each name in (name, value) pairs."""
+    """The mean value of each name in (name, value) pairs, by name; empty for no pairs."""
     values: dict[str, list[float]] = {}
     for domain, value in found:
         values.setdefault(domain, []).append(value)

@@ -52,7 +52,7 @@ class GymPPOIntegration:
         gym_config: domains, curriculum, limits, checkpoints.
         ppo_config: how the policy learns; `batch_size` counts episodes, `total_episodes` ends training.
         policy: what to train, such as one that was loaded; by default a small one of bytes that knows nothing.
-        engine: what answers; by default one in this process.
+        engine: what writes the policy's messages; by default one in this process.
 
     Raises:
         ConfigError: for settings that do not go together.
@@ -86,18 +86,24 @@ class GymPPOIntegration:
         """Go on from the newest checkpoint, or begin with a warm start. Does nothing the second time.
 
         Raises:
-            LoomRLError: when imitation leads nowhere.
+            ConfigError: when the checkpoints are of another config, or a domain has no tasks of a level.
+            ArtifactError: when the checkpoint folder cannot be written, or another process has it.
+            EnvironmentFault: when a task cannot be shown within the limits on tokens.
+            LoomRLError: when imitation does not reach `warm_start_accuracy`.
         """
         async with self._turn:
             if self._warm_start is None:
                 await self._in_thread(self._prepare)
 
     async def run_training_loop(self, max_iterations: int) -> IntegrationResults:
-        """Train until so many iterations were made in all, those before a resumption included.
+        """Train until `max_iterations` iterations were made in all, those before a resumption included; prepares first
+        where that was not done.
 
         When the task is cancelled, training ends after the iteration under way, and what was learnt is saved.
 
         Raises:
+            ConfigError: for `max_iterations` below 1, and as `prepare` does.
+            ArtifactError: when a checkpoint cannot be written.
             EnvironmentFault: when all environments are in quarantine.
             ServiceError: when the hub or the engine fails.
         """
@@ -108,14 +114,19 @@ class GymPPOIntegration:
             return await self._in_thread(lambda: self._run(max_iterations))
 
     def evaluate(self) -> Rates:
-        """How often the policy, as it draws its answers, solves held-out tasks of each domain."""
+        """The share of held-out tasks of each domain, 0 to 1, that the policy solves as it is now, its messages drawn
+        as in training. The tasks are the same in every call.
+
+        Raises:
+            ConfigError: where a level of a domain has no held-out tasks.
+        """
         tasks = held_out_tasks(self.config, _EVALUATION_SEED)
         generator = torch.Generator().manual_seed(_EVALUATION_SEED)
         with one_thread():
             return success_rates(tasks, self.config, self.ppo_trainer.policy, generator)
 
     def close(self) -> None:
-        """Close the inference engine; training and evaluation end with it."""
+        """Close the inference engine; afterwards nothing can be trained."""
         self.inference_engine.close()
 
     # --- the loop ---
@@ -271,7 +282,8 @@ async def create_integrated_rl_system(
     policy: LanguagePolicy | None = None,
     engine: InferenceEngine | None = None,
 ) -> GymPPOIntegration:
-    """A `GymPPOIntegration` that is ready to train: warm, or where its newest checkpoint was."""
+    """A `GymPPOIntegration` that is ready to train: after its warm start, or where its newest checkpoint was. Its
+    arguments and errors are those of the class, and of its `prepare`."""
     integration = GymPPOIntegration(gym_config, ppo_config, policy=policy, engine=engine)
     await integration.prepare()
     return integration

@@ -37,13 +37,15 @@ def warm_start(
     seed: int,
     goes_on: Callable[[Rates], bool],
 ) -> None:
-    """Imitate until the policy solves `warm_start_accuracy` of each domain's tasks.
+    """Have the policy imitate solved dialogues, in place, until it solves `warm_start_accuracy` of each domain's tasks.
 
     What is measured are tasks drawn anew, never held-out ones. A policy that is as good already is left as it is.
-    `goes_on` hears of each measurement, and may end it.
+    `goes_on` is called with the success rates of each measurement, and ends the warm start by returning False.
 
     Raises:
-        LoomRLError: when it is not reached.
+        LoomRLError: when the accuracy is not reached.
+        EnvironmentFault: when a task cannot be shown within the limits on tokens.
+        ConfigError: when a level of a domain has no tasks to train on.
     """
     optimizer = torch.optim.Adam(policy.model.parameters(), lr=_LEARNING_RATE)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)

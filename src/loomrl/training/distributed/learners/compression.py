@@ -25,15 +25,20 @@ _POWERSGD_MEMORY = ("error_dict", "p_memory_dict", "q_memory_dict")
 
 
 class Averaging:
-    """One way to average the vector (P,) of a process group's members."""
+    """A way to average a vector (P,) over the members of a process group. All members call `average`, and each waits
+    for the others there; where one is lost or does not come in time, it raises torch's RuntimeError."""
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         raise NotImplementedError
 
     def state_dict(self) -> State:
-        """What is carried from one call to the next, arrays and numbers by name; empty where nothing is."""
+        """What is carried from one call of `average` to the next, arrays and numbers by name; empty where nothing
+        is."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -43,7 +48,7 @@ class Averaging:
 def create_averaging(
     config: CompressionConfig, size: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup
 ) -> Averaging:
-    """The averaging that a config selects, for vectors of `size` numbers that contain these matrices."""
+    """The averaging that a config's `method` selects, for vectors of `size` numbers in which these matrices lie."""
     match config.method:
         case "powersgd":
             return PowerSGDAveraging(config.rank, matrices, group)
@@ -64,11 +69,11 @@ class GradientBucket:
         self._vector, self._matrices = vector, matrices
 
     def buffer(self) -> Tensor:
-        """The vector, which a hook changes in place."""
+        """The vector (P,) itself, which a hook changes in place."""
         return self._vector
 
     def gradients(self) -> list[Tensor]:
-        """Views of all of it, in order: matrices, and the vectors between them."""
+        """Views of the whole vector, in order: the matrices (rows, columns), and the vectors between them."""
         views, end = [], 0
         for start, rows, columns in sorted(self._matrices):
             views += [self._vector[end:start], self._vector[start : start + rows * columns].view(rows, columns)]
@@ -87,15 +92,19 @@ class GradientBucket:
 
 
 class AllReduceAveraging(Averaging):
-    """Averages in full precision by one all-reduce. torch's hook is not used: its future wakes two more threads for
-    each gradient."""
+    """Averages in full precision by one all-reduce. torch's hook is not used: its future would wake two more threads
+    for each gradient."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 4 per number."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        4 per number.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         dist.all_reduce(vector, group=self._group)
         vector.div_(self._group.size())
         return vector.nbytes
@@ -113,15 +122,19 @@ class HalfPrecisionAveraging(Averaging):
         self._hook, self._group = self._HOOKS[method], group
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 2 per number."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        2 per number.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         self._hook(self._group, GradientBucket(vector)).wait()
         return vector.nbytes // 2
 
 
 class PowerSGDAveraging(Averaging):
-    """torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al., arXiv
-    1905.13727)."""
+    """Averages by torch's PowerSGD: matrices are sent as products of thin ones, with error feedback (Vogels et al.,
+    arXiv 1905.13727). The first FIRST_POWERSGD vectors are averaged whole."""
 
     def __init__(self, rank: int, matrices: Sequence[LayerWeights], group: dist.ProcessGroup) -> None:
         _KEPT.add(group)
@@ -129,8 +142,12 @@ class PowerSGDAveraging(Averaging):
         self._state = powerSGD_hook.PowerSGDState(group, rank, FIRST_POWERSGD)
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: 4 per number of the thin matrices and of what is no matrix."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        4 per number of the thin matrices and of what is no matrix.
+
+        Raises:
+            RuntimeError: when another member is lost or late; the vector is undefined then.
+        """
         state = self._state
         is_whole, before = state.iter < FIRST_POWERSGD, state.total_numel_after_compression
         averaged = powerSGD_hook.powerSGD_hook(state, GradientBucket(vector, self._matrices)).wait()
@@ -139,7 +156,8 @@ class PowerSGDAveraging(Averaging):
         return 4 * numbers
 
     def state_dict(self) -> State:
-        """Error and thin matrices as arrays, after the first compressed call, and the number of calls."""
+        """`calls`, their number so far; and, after the first compressed call, the error and the thin matrices as
+        arrays."""
         memories = {name: getattr(self._state, name) for name in _POWERSGD_MEMORY}
         kept = {name: memory[0].numpy().copy() for name, memory in memories.items() if 0 in memory}
         return {**kept, "calls": self._state.iter}
@@ -193,9 +211,10 @@ class TopKSelection:
 
 
 class ErrorFeedbackAveraging(Averaging):
-    """Sends a code of the vector and of what earlier codes left out (Karimireddy et al., arXiv 1901.09847).
+    """Averages vectors that are sent as messages of a code, which loses something; what a message left out is added to
+    the next vector (Karimireddy et al., arXiv 1901.09847).
 
-    All decode all messages and add them up in the order of ranks.
+    All members decode all messages and take their mean, in the order of ranks.
     """
 
     def __init__(self, code: BlockQuantization | TopKSelection, size: int, group: dist.ProcessGroup) -> None:
@@ -203,8 +222,12 @@ class ErrorFeedbackAveraging(Averaging):
         self._left_out = torch.zeros(size)
 
     def average(self, vector: Tensor) -> int:
-        """Replace the vector (P,) in place by the mean over all learners; returns the bytes of payload this learner
-        sent: the length of its message."""
+        """Replace the vector (P,) in place by the mean over all members; returns the bytes of payload this member sent:
+        the length of its message.
+
+        Raises:
+            RuntimeError: when another member is lost or late.
+        """
         wanted = vector + self._left_out
         message = self._code.encode(wanted)
         self._left_out = wanted - self._code.decode(message)
@@ -214,7 +237,7 @@ class ErrorFeedbackAveraging(Averaging):
         return message.numel()
 
     def state_dict(self) -> State:
-        """The error that earlier messages left out, array `left_out` (P,) float32."""
+        """What earlier messages left out and later ones must add: `left_out` (P,) float32."""
         return {"left_out": self._left_out.numpy().copy()}
 
     def load_state_dict(self, state: State) -> None:

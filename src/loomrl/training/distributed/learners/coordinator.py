@@ -11,7 +11,8 @@ from loomrl.types import Json
 
 @dataclass
 class Updates:
-    """What the learners have reported since the last `take_updates`; of checkpoints the newest only."""
+    """What the learners have reported since the last `take_updates`: of checkpoints the newest only, rows of updates
+    and validations, one row for each learner that was restored from a checkpoint, and warnings."""
 
     checkpoints: list[Checkpoint] = field(default_factory=list)
     updates: list[Json] = field(default_factory=list)
@@ -24,6 +25,7 @@ class Coordinator:
     """The actor that collects the learners' checkpoints and reports, and keeps the newest joint checkpoint.
 
     Learners that were lost are started again from that checkpoint, to which every learner has submitted its part.
+    `newest` is the one that training begins from; None: from step 0.
     """
 
     def __init__(self, newest: Checkpoint | None) -> None:
@@ -34,10 +36,11 @@ class Coordinator:
         self._failure: LoomRLError | None = None
 
     def register_learner(self, rank: int, num_learners: int, num_envs: int) -> Checkpoint | None:
-        """The checkpoint that a learner continues from: its part of the newest one. None: begin at step 0.
+        """The checkpoint that learner `rank` of `num_learners` continues from: its part of the newest one, divided anew
+        where there were others than these. None: it begins at step 0.
 
         Raises:
-            LoomRLError: what a learner has failed with before, since it would fail again.
+            LoomRLError: the error a learner has failed with before, since it would fail again.
         """
         if self._failure is not None:
             raise self._failure
@@ -63,7 +66,7 @@ class Coordinator:
         """Append `what` to the field of `Updates` that `kind` names.
 
         Raises:
-            LoomRLError: what training ends with, where a learner has failed.
+            LoomRLError: the error that training ends with, where a learner has failed.
         """
         if self._failure is not None:
             raise self._failure

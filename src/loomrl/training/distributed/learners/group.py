@@ -27,7 +27,8 @@ _RECEIVER = "gloo_tcp_loop"  # name of Gloo's thread that waits for messages
 
 
 class SharedParameters:
-    """A parameter vector that all learners share, and how their copies become equal."""
+    """A parameter vector (P,) that all learners share, and how their copies become equal. Making it and `synchronise`
+    are collectives: each learner waits for the others, and a lost or late one raises torch's RuntimeError."""
 
     def __init__(
         self, parameters: Tensor, matrices: Sequence[LayerWeights], config: DistributedConfig, group: dist.ProcessGroup
@@ -40,8 +41,8 @@ class SharedParameters:
         self._outer = torch.optim.SGD([self._agreed], config.outer_learning_rate, momentum, nesterov=momentum > 0)
 
     def synchronise(self) -> int:
-        """Take one outer step along the learners' mean movement and set the parameters to the result; returns the bytes
-        of payload sent."""
+        """Take one outer step along the learners' mean movement and set the parameters to the result, in place; returns
+        the bytes of payload that this learner sent."""
         moved = self._agreed.data - self._parameters
         num_bytes = self.averaging.average(moved)
         self._agreed.grad = moved
@@ -50,14 +51,15 @@ class SharedParameters:
         return num_bytes
 
     def state_dict(self) -> State:
-        """The outer momentum, and what the averaging carries; taken while all learners' parameters are equal."""
+        """The outer momentum, and what the averaging carries, by name; to be taken while all learners' parameters are
+        equal."""
         state: State = {f"averaging.{name}": value for name, value in self.averaging.state_dict().items()}
         momentum = self._outer.state[self._agreed].get("momentum_buffer")
         return state if momentum is None else {**state, "momentum": momentum.numpy().copy()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, when the algorithm has its parameters again; of a learner that was alone it
-        is empty."""
+        """Continue from `state_dict()`, after the algorithm has got its parameters back. The state of a learner that
+        was alone is empty: momentum and averaging then begin anew."""
         self._agreed.data.copy_(self._parameters)
         if averaging := below("averaging.", state):
             self.averaging.load_state_dict(averaging)
@@ -66,8 +68,12 @@ class SharedParameters:
 
 
 class DistributedLearnerGroup(LearnerGroup):
-    """The learners of one process group, seen from one of them. Bytes are payload: what this learner contributes to
-    collectives."""
+    """The learners of one process group, seen from one of them. Methods that send something are collectives: each
+    learner waits there for the others, and a lost or late one raises torch's RuntimeError, which ends this learner; Ray
+    Train begins all of them again.
+
+    Bytes are payload: what this learner contributes to collectives.
+    """
 
     def __init__(self, config: DistributedConfig, watchdog: Watchdog, group: dist.ProcessGroup | None = None) -> None:
         found = group or dist.group.WORLD
@@ -89,18 +95,24 @@ class DistributedLearnerGroup(LearnerGroup):
     # --- parameters ---
 
     def register_parameters(self, parameters: Vector, matrices: Sequence[LayerWeights]) -> None:
-        """Register a parameter vector (P,) and the matrices in it; all learners' copies become the first learner's."""
+        """Register a parameter vector (P,) and the matrices that lie in it; all learners' copies become equal to the
+        first learner's, in place."""
         with self._collective():
             self._shared.append(SharedParameters(torch.as_tensor(parameters), matrices, self._config, self._group))
 
     def all_reduce_gradient(self, gradient: Vector, number: int = 0) -> None:
-        """Replace a gradient (P,) in place by the mean over all learners; `number` counts vectors in the order of
-        `register_parameters`."""
+        """Replace a gradient (P,) in place by the mean over all learners, whose batches must be of one size. `number`
+        says to which vector it belongs, counted from 0 in the order of `register_parameters`.
+
+        Raises:
+            RuntimeError: when another learner is lost or late; the gradient is undefined then.
+        """
         with self._collective():
             self._bytes += self._shared[number].averaging.average(torch.as_tensor(gradient))
 
     def count_steps(self, num_steps: int) -> None:
-        """Count gradient steps this learner has taken; synchronises the parameters after `sync_frequency` of them."""
+        """Count gradient steps this learner has taken; synchronises the parameters once there are `sync_frequency` of
+        them. Does nothing where every gradient is averaged."""
         if self.all_reduces_gradients:
             return
         self._steps += num_steps
@@ -119,7 +131,8 @@ class DistributedLearnerGroup(LearnerGroup):
     # --- numbers ---
 
     def all_reduce_moments(self, moments: Moments) -> Moments:
-        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979)."""
+        """Mean, variance and count of all learners' values together (Chan, Golub and LeVeque, 1979); mean and variance
+        keep their shape. Unchanged where no learner has any value."""
         shape = np.shape(moments.mean)
         rows = self._gathered(np.concatenate([[moments.count], moments.mean.ravel(), moments.var.ravel()]))
         count = rows[:, :1]
@@ -169,24 +182,26 @@ class DistributedLearnerGroup(LearnerGroup):
     # --- state ---
 
     def state_dict(self) -> State:
-        """The state of each shared parameter vector, by its number; taken while all learners' parameters are equal."""
+        """The state of each shared parameter vector, under its number; to be taken while all learners' parameters are
+        equal."""
         states = enumerate(shared.state_dict() for shared in self._shared)
         return {f"{number}.{name}": value for number, state in states for name, value in state.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from `state_dict()`, when the algorithm has its parameters again."""
+        """Continue from `state_dict()`, after the algorithm has got its parameters back."""
         for number, shared in enumerate(self._shared):
             shared.load_state_dict(below(f"{number}.", state))
         self._steps = 0
 
 
 def calm_receiver() -> None:
-    """Let Gloo's thread that waits for messages put off no other one of this process.
+    """Put Gloo's thread that waits for messages into the system's class for batches, so that it takes no other thread's
+    place on a core.
 
     It asks for a connection's lock again and again while another thread has it. When a message wakes it up on that
     thread's core, and takes its place there, both wait for the end of a time slice: milliseconds, in every second
-    collective of learners with a core each. Threads of the class for batches take nobody's place. Where the system has
-    no such class or names (Linux has), or does not allow it, nothing changes.
+    collective of learners with a core each. Where the system has no such class or names (Linux has), or does not allow
+    it, nothing changes.
     """
     for thread in Path("/proc/self/task").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or may not be changed

@@ -20,8 +20,14 @@ _SHOWN = 3  # differences that are named
 
 
 def same_software(learn: Callable[[Json], None], task: "LearnerTask") -> tuple[Callable[[Json], None], Json]:
-    """The function and its argument for Ray Train to call in every learner's process: it calls `learn({"task": task})`
-    where the host's software equals this process's, and fails with ConfigError otherwise."""
+    """The function, and its argument, that Ray Train is to call in every learner's process. It compares the host's
+    software with this process's, and calls `learn({"task": task})` where they are equal. Otherwise it reports a
+    ConfigError to the coordinator and raises it.
+
+    Raises:
+        ConfigError: when an algorithm's entry point cannot be loaded here, or a package of the back-end is not
+            installed.
+    """
     import ray.cloudpickle
 
     algorithm, backend = task.job.config.algorithm, task.job.backend
@@ -54,8 +60,12 @@ def _begin(order: Json) -> None:
 
 
 def require_software(wanted: Json, algorithm: str, backend: str) -> None:
-    """Raise `ConfigError` where what an algorithm with an environment's back-end computes with is another on this host
-    than `loomrl.training.inputs.software` gave where the training was begun."""
+    """Check that this host has the software of the one where the training was begun: what an algorithm with an
+    environment's back-end computes with. `wanted` is what `loomrl.training.inputs.software` gave there.
+
+    Raises:
+        ConfigError: naming the host and the differences.
+    """
     if differences := different(wanted, software(algorithm, backend)):
         raise ConfigError(
             f"training.distributed: host {socket.gethostname()} has other software than the one this was begun on: "
@@ -64,7 +74,8 @@ def require_software(wanted: Json, algorithm: str, backend: str) -> None:
 
 
 def different(here: Any, there: Any, name: str = "") -> list[str]:
-    """The differences between two nested dictionaries, each as `name: there, here`; of file digests the name only."""
+    """The differences between two nested dictionaries, each as text: `NAME VALUE there, VALUE here`, of digests of code
+    the name only. Empty where they are equal."""
     if not (isinstance(here, dict) and isinstance(there, dict)):
         shown = "" if name.startswith(("code", "plugin packages")) else f" {there} there, {here} here"
         return [] if here == there else [f"{name}{shown}"]

@@ -39,7 +39,8 @@ _BY_ENVIRONMENT = (  # (B,)
 
 
 def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """One checkpoint of all learners', in the order of ranks: the first's, with what is the others' own beside it."""
+    """One joint checkpoint made of those of all learners, in the order of ranks: the first learner's, with the arrays
+    and values of the others that are their own under `learnerN.`."""
     first, *others = parts
     arrays, values = dict(first.arrays), dict(first.values)
     for rank, part in enumerate(others, 1):
@@ -55,7 +56,8 @@ def num_learners(checkpoint: Checkpoint) -> int:
 
 
 def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
-    """The checkpoint of one learner, by its rank, as it is contained in a joint checkpoint."""
+    """The checkpoint of the learner `rank`, as a joint checkpoint contains it. A rank that it does not contain raises
+    KeyError."""
     arrays = {name: array for name, array in checkpoint.arrays.items() if not _OTHERS.match(name)}
     values = {name: value for name, value in checkpoint.values.items() if not _OTHERS.match(name)}
     if rank > 0:
@@ -66,7 +68,8 @@ def part_of(checkpoint: Checkpoint, rank: int) -> Checkpoint:
 
 
 def divided(checkpoint: Checkpoint, number: int, num_envs: int) -> Checkpoint:
-    """One that `number` learners with `num_envs` environments each go on from, whatever number left it."""
+    """A joint checkpoint from which `number` learners with `num_envs` environments each can go on, made of one that any
+    number of learners has left; the same one where there were as many."""
     old = [part_of(checkpoint, rank) for rank in range(num_learners(checkpoint))]
     if len(old) == number:
         return checkpoint

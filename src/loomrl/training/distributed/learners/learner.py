@@ -30,8 +30,8 @@ REPORT_SECONDS = 0.2  # at least so long between two updates that are told
 
 @dataclass(frozen=True)
 class LearnerTask:
-    """What each learner is given: the whole job. `files` are the snapshot's, by relative path: there may be no shared
-    folders."""
+    """What each learner is given: the whole job, the steps of a rollout in each environment, and a handle of the
+    `Coordinator`. `files` are the snapshot's, by relative path: there may be no shared folders."""
 
     job: TrainingJob
     rollout_length: int
@@ -48,10 +48,11 @@ def create_task(job: TrainingJob, rollout_length: int, coordinator: Any) -> Lear
 
 
 def learn(config: dict[str, LearnerTask]) -> None:
-    """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process.
+    """Train until the end, from the newest checkpoint; Ray Train calls it in every learner's process, with the task
+    under "task".
 
     Raises:
-        LoomRLError: what training ends with; the coordinator knows it too.
+        LoomRLError: the error that training ends with; it was reported to the coordinator.
     """
     import ray
     import ray.train
@@ -84,7 +85,8 @@ def _create_group(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup
 
 
 class DistributedLearner:
-    """One of `num_learners` learners. `call` calls a method of the `Coordinator` and returns its result."""
+    """One of `num_learners` learners, number `rank` from 0. `call` is given the name of a method of the `Coordinator`
+    and its arguments, and returns its result."""
 
     def __init__(self, task: LearnerTask, rank: int, num_learners: int, call: Callable[..., Any]) -> None:
         self._task, self._call = task, call
@@ -93,11 +95,12 @@ class DistributedLearner:
 
     def run(self, create_group: Callable[[DistributedConfig, Watchdog], LearnerGroup]) -> None:
         """Train from the coordinator's newest checkpoint to the end. `create_group` makes this learner's
-        `LearnerGroup`.
+        `LearnerGroup`. A learner that hangs ends its process.
 
         Raises:
-            LoomRLError: what training ends with.
+            LoomRLError: the error that training ends with, such as an `EnvironmentFault`.
             ArtifactError: when the restored state differs from the checkpoint's.
+            RuntimeError: when another learner is lost.
         """
         config = self._task.distributed
         with (

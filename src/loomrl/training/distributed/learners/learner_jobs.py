@@ -11,17 +11,22 @@ _DIVIDED = ("num_envs", "batch_size")  # parameters that are of all learners tog
 
 
 def check_shares(job: TrainingJob, rollout_length: int, config: DistributedConfig) -> None:
-    """Raise what `share_of` or `require_work` would for any number of learners there may be, before anything begins."""
+    """Check, before anything begins, that the job can be divided among every number of learners there may be.
+
+    Raises:
+        ConfigError: as `share_of` and `require_work` do.
+    """
     for number in range(config.fewest_learners, config.num_learners + 1):
         require_work(share_of(job, rollout_length, config, number), config)
 
 
 def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, num_learners: int) -> TrainingJob:
-    """The job of one of so many learners: all have as many environments, rows of every batch and replayed transitions.
+    """The job of one of `num_learners` learners: all have equally many environments, rows of every batch and replayed
+    transitions.
 
     Raises:
-        ConfigError: where these cannot be divided and `config` fixes the number of learners, or the algorithm has no
-            use for others.
+        ConfigError: where these cannot be divided and `config` fixes the number of learners, where the algorithm cannot
+            be learnt by several, or keeps its replay on the disk.
     """
     _require_sharing(job)
     parameters = job.parameters
@@ -41,8 +46,12 @@ def share_of(job: TrainingJob, rollout_length: int, config: DistributedConfig, n
 
 
 def require_work(share: TrainingJob, config: DistributedConfig) -> None:
-    """Raise ConfigError where a learner with this share has no use for rollout workers, or has fewer environments than
-    workers."""
+    """Check that a learner with this share has work for its rollout workers.
+
+    Raises:
+        ConfigError: where the algorithm, or the back-end, collects itself, or there are fewer environments than
+            workers.
+    """
     num_workers, num_envs = config.rollout_workers_per_learner, getattr(share.parameters, "num_envs", 0)
     if num_workers == 0:
         return

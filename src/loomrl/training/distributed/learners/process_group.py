@@ -25,18 +25,21 @@ class _Interfaces(_Backend):  # type: ignore[misc]
 
 @dataclass
 class GroupConfig(TorchConfig):  # type: ignore[misc]
-    """The config of a Gloo process group that uses the network interfaces of Ray's own traffic."""
+    """The config of a Gloo process group for Ray Train: it uses the network interfaces of Ray's own traffic."""
 
     backend: str | None = "gloo"
 
     @property
     def backend_cls(self) -> Any:
+        """The class by which Ray Train starts the group: its own, after each learner's process has chosen its
+        interface."""
         return _Interfaces
 
 
 def choose_interface() -> None:
-    """Gloo's is the one that has the address under which the cluster knows this host; a setting of the host's goes
-    first. Where a container's address is translated, none has it: Gloo chooses."""
+    """Have Gloo use the network interface that has the address under which the cluster knows this host, by setting
+    GLOO_SOCKET_IFNAME; what is set there already stays. Where no interface has the address, as where a container's is
+    translated, Gloo chooses itself."""
     if (name := interface_with(ray.util.get_node_ip_address())) is not None:
         os.environ.setdefault(_VARIABLE, name)
 

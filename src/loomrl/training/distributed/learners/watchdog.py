@@ -16,8 +16,8 @@ _FRAMES = 6  # of the stack that are told, the innermost
 
 
 class Watchdog:
-    """Ends the process when the thread that entered it makes no progress for the timeout, in seconds. Before that it
-    reports why, with the thread's stack."""
+    """Ends the process when the thread that entered it, in a `with` statement, makes no progress for `timeout_seconds`.
+    Before that it calls `tell` with a message that holds the thread's stack."""
 
     def __init__(self, timeout_seconds: float, tell: Callable[[str], None]) -> None:
         self._timeout, self._tell = timeout_seconds, tell
@@ -42,7 +42,8 @@ class Watchdog:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """The thread waits for others, as long as it takes; ended or not, that is a sign of life."""
+        """While the block lasts the thread waits for others, and the timeout does not count; it starts again
+        afterwards."""
         self._deadline = float("inf")
         try:
             yield

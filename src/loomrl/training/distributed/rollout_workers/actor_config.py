@@ -24,7 +24,8 @@ from loomrl.types import Json
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """What actors learn, and in which environment. `parameters` are the learner's, for all workers' environments
+    """What a `DistributedTrainer`'s actors learn, and in which environment. `environment` is its name, `num_workers`
+    the number of rollout workers, `seed` the training's. `parameters` are the learner's, for all workers' environments
     together."""
 
     environment: str
@@ -34,7 +35,8 @@ class ActorConfig:
 
     @classmethod
     def read(cls, config: "ActorConfig | Mapping[str, Any]") -> "ActorConfig":
-        """From `policy_config`, `training_config` (`num_workers`, `seed` and PPO's parameters) and `env_config`.
+        """The config from a dictionary with `policy_config`, `training_config` (`num_workers`, `seed` and PPO's
+        parameters) and `env_config`; one that was read already is returned as it is.
 
         Raises:
             ConfigError: naming the key, what was found and what is allowed; also for a `state_dim` or an `action_dim`
@@ -64,11 +66,16 @@ class ActorConfig:
         return spaces_of(self._recipe.definition)
 
     def environments(self, num_envs: int, autoreset: Autoreset) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` environments, on the back-end that is chosen for this environment."""
+        """A vector of `num_envs` environments, on the back-end that is chosen for this environment; `autoreset` as
+        `loomrl.environment.vector.choose.Autoreset` has it."""
         return make_vector(self._recipe, num_envs, autoreset, choose(self._recipe.definition))
 
     def algorithm(self) -> ScheduledPPO[Any]:
-        """PPO for all workers' environments, with the weights that all actors begin with."""
+        """PPO for all workers' environments, with the weights that all actors begin with. Its schedules stay constant.
+
+        Raises:
+            ConfigError: for spaces, or an engine, that PPO cannot handle.
+        """
         parameters = self.parameters.model_copy(update={"rollout_length": self.parameters.steps_per_rollout})
         seed = derive(self.seed, Purpose.WEIGHTS)
         algorithm = ppo.build(parameters, *self.spaces, seed=seed, total_env_steps=1)

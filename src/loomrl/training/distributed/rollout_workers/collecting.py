@@ -11,7 +11,8 @@ from loomrl.types import Json, Trajectory
 
 
 class CollectedByWorkers:
-    """`loomrl.training.collecting.Collecting`, and the collector of every segment.
+    """`loomrl.training.collecting.Collecting`, and the collector of every segment: rollout workers collect. `finished`
+    holds (return, length in steps) of the episodes that ended, until the caller clears it.
 
     With `max_staleness` 0 workers wait for the learner, and the noise is what it would draw itself, from its own
     generator: the trajectories are those of one that collects itself. With 1 they collect the next rollout while it
@@ -48,6 +49,7 @@ class CollectedByWorkers:
 
         Raises:
             LoomRLError: that a worker raised, such as an `EnvironmentFault`; or when workers are lost again and again.
+            ConfigError: when a rollout was made by a policy that is too old.
         """
         rollouts = self._pool.wait_for_rollouts(self._prefetched or self._request_rollouts(rng))
         require_fresh(rollouts, self._version, self._max_staleness)
@@ -85,9 +87,9 @@ class CollectedByWorkers:
         return self._saved or self._pool.state
 
     def load_state_dict(self, state: State) -> None:
-        """Let the first segment continue from `state_dict()`."""
+        """Let the first segment continue from a `state_dict()`; an empty one lets the environments begin anew."""
         self._saved = state
 
     def close(self) -> None:
-        """End the processes of all rollout workers; nothing is collected afterwards."""
+        """End the processes of all rollout workers; nothing can be collected afterwards."""
         self._pool.close()

@@ -19,7 +19,7 @@ TILE = (
 
 @dataclass(frozen=True)
 class EnvironmentShare:
-    """Some of a learner's environments: `num_envs` of `whole`, from number `first` on."""
+    """The environments of a learner that one worker steps: `num_envs` of all `whole`, from number `first` on."""
 
     first: int
     num_envs: int
@@ -27,12 +27,13 @@ class EnvironmentShare:
 
     @property
     def rows(self) -> slice:
-        """The positions of these environments among all of the learner's."""
+        """The positions of these environments among all of the learner's: `first` to `first + num_envs`."""
         return slice(self.first, self.first + self.num_envs)
 
     @property
     def batch_size(self) -> int:
-        """How many rows a batch has in which these environments' observations are evaluated."""
+        """The number of rows of the batch in which these environments' observations are evaluated, so that each is
+        rounded as in the learner's own batch."""
         return self.whole if self.whole % TILE else -(-self.num_envs // TILE) * TILE
 
     @property
@@ -65,15 +66,16 @@ def divided(whole: int, speeds: Sequence[float]) -> list[EnvironmentShare]:
 
 
 class ShareOfNoise(np.random.Generator):
-    """Draws for all of a learner's environments, and gives those of a share: (B, ...), or (T, B, ...) where a whole
-    rollout's is drawn at once. Other draws than these raise `NotImplementedError`: they would not be divided."""
+    """A generator of random numbers that draws for all of a learner's environments, and gives those of a share: (B,
+    ...), or (T, B, ...) where a whole rollout's is drawn at once. Other draws than the three here raise
+    `NotImplementedError`: they would not be divided."""
 
     def __init__(self, rng: np.random.Generator, share: EnvironmentShare) -> None:
         super().__init__(rng.bit_generator)
         self._share = share
 
     def standard_normal(self, size: Any = None, dtype: Any = np.float64, out: Any = None) -> Any:
-        """Normal noise of the share's environments, cut from a draw for all of the learner's.
+        """Normal noise, in the shape `size`, of the share's environments, cut from a draw for all of the learner's.
 
         Raises:
             NotImplementedError: for `out`, and for a size without an axis of environments.
@@ -83,7 +85,8 @@ class ShareOfNoise(np.random.Generator):
         return self._own(super().standard_normal(self._whole(size), dtype), size)
 
     def standard_exponential(self, size: Any = None, dtype: Any = np.float64) -> Any:  # type: ignore[override]
-        """Exponential noise of the share's environments, cut from a draw for all of the learner's.
+        """Exponential noise, in the shape `size`, of the share's environments, cut from a draw for all of the
+        learner's.
 
         Raises:
             NotImplementedError: for a size without an axis of environments.
@@ -91,7 +94,7 @@ class ShareOfNoise(np.random.Generator):
         return self._own(super().standard_exponential(self._whole(size), dtype), size)
 
     def logistic(self, loc: Any = 0.0, scale: Any = 1.0, size: Any = None) -> Any:
-        """Logistic noise of the share's environments, cut from a draw for all of the learner's.
+        """Logistic noise, in the shape `size`, of the share's environments, cut from a draw for all of the learner's.
 
         Raises:
             NotImplementedError: for a size without an axis of environments.

@@ -28,7 +28,8 @@ SLOW_SECONDS = 1.0  # where its rollouts take so long that it matters
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """A rollout that was requested from all workers and is under way."""
+    """A rollout that was requested from all workers and is under way: the reference `state` to the `PolicyState` to act
+    by, the generator of the noise, whether log-probabilities are kept, and the calls."""
 
     state: Any  # reference to a `PolicyState`
     rng: np.random.Generator
@@ -37,8 +38,9 @@ class RolloutTask:
 
 
 class RolloutWorkerPool:
-    """The rollout workers of one learner with `num_envs` environments. `num_replaced` counts workers that were
-    replaced.
+    """The rollout workers of one learner with `num_envs` environments, each a Ray actor that takes `resources`.
+    `num_replaced` counts workers that were replaced, because they were lost, slow, or busy for longer than
+    `hang_timeout_seconds`.
 
     `warn` is called with a message for each of those; `waiting` is entered while the learner only waits for workers.
     """
@@ -83,8 +85,8 @@ class RolloutWorkerPool:
         return self._state
 
     def begin(self, seed: int, state: State) -> None:
-        """Let all environments continue from a state. Without one they begin anew, and number i is seeded with `seed +
-        i`. Workers' shares may change here."""
+        """Let all environments continue from a state, arrays (B, ...) by name. With an empty one they begin anew, and
+        number i is seeded with `seed + i`. Slow workers may be replaced, and the workers' shares change, here only."""
         self._seed = seed
         before = self.shares
         self._replace_slow()
@@ -130,8 +132,8 @@ class RolloutWorkerPool:
     # --- rollouts ---
 
     def request_rollouts(self, state: Any, rng: np.random.Generator, with_log_prob: bool = False) -> RolloutTask:
-        """Have every worker collect a rollout with a policy (a reference to a `PolicyState`) and noise from a
-        generator, which is copied."""
+        """Have every worker collect a rollout, and return at once. `state` is a Ray reference to the `PolicyState` to
+        act by, `rng` the generator of the noise, which each worker gets a copy of."""
         task = RolloutTask(state, rng, with_log_prob, Calls(self._timeout, "training.distributed.hang_timeout_seconds"))
         for index in range(len(self.workers)):
             self._send(index, task)
@@ -144,9 +146,10 @@ class RolloutWorkerPool:
         task.calls.add(index, rollout, before, index in self._new)
 
     def wait_for_rollouts(self, task: RolloutTask) -> list[WorkerRollout]:
-        """The rollouts of all workers, in the order of workers. A rollout that is lost is collected again by another
-        worker: the same one, from the state after the last rollout; without such a state, or after a second loss,
-        with other episodes.
+        """Wait for the rollouts of all workers; returns them in the order of workers.
+
+        A rollout that is lost is collected again by another worker: the same one, from the state after the last
+        rollout; without such a state, or after a second loss, with other episodes.
 
         Raises:
             LoomRLError: that a worker raised, such as an `EnvironmentFault`; or when workers are lost again and again.
@@ -186,7 +189,7 @@ class RolloutWorkerPool:
         self._speeds.pop(index, None)
 
     def close(self) -> None:
-        """Close the environments of all workers and end their processes."""
+        """Close the environments of all workers, for which they have CLOSE_SECONDS, and end their processes."""
         import ray
 
         closed = [worker.close.remote() for worker in self.workers]
@@ -196,7 +199,8 @@ class RolloutWorkerPool:
 
 
 def options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """The options of a Ray actor that needs these resources, by Ray's names for them."""
+    """The options of a Ray actor that needs these resources: "CPU", "GPU" and "memory" under Ray's names for them,
+    others under `resources`."""
     named = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     known = {named[name]: amount for name, amount in resources.items() if name in named}
     others = {name: amount for name, amount in resources.items() if name not in named}

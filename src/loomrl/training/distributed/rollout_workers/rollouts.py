@@ -19,7 +19,8 @@ _ARRAYS = ("obs", "action", "reward", "terminated", "truncated", "next_obs")
 
 @dataclass(frozen=True)
 class PolicyState:
-    """All arrays that a policy needs to act, the normaliser's statistics included, and its version."""
+    """All arrays that a policy needs to act, the normaliser's statistics included, by name; and its version, the number
+    of updates it has learnt from."""
 
     version: int
     arrays: dict[str, NDArray[Any]]
@@ -27,9 +28,10 @@ class PolicyState:
 
 @dataclass(frozen=True)
 class WorkerRollout:
-    """The rollout of one worker: (return, length) of the episodes that ended in it, the generator's state after it, the
-    seconds it took, the state of the environments after it (empty where they cannot be saved), and a description of
-    the worker's process."""
+    """The rollout of one worker. `finished` holds (return, length in steps) of the episodes that ended in it,
+    `policy_version` the number of updates its policy had learnt from, `rng_state` the generator's state after it,
+    `seconds` how long it took. `environments` is the environments' state after it, empty where they cannot be saved;
+    `process` describes the worker's process."""
 
     trajectory: Trajectory
     finished: list[tuple[float, int]]
@@ -60,7 +62,8 @@ def require_fresh(rollouts: Sequence[WorkerRollout], version: int, max_staleness
 
 
 def beside(rollouts: Sequence[WorkerRollout]) -> Trajectory:
-    """One trajectory with the environments of all, in their order."""
+    """One trajectory with the environments of all rollouts, in the order of workers, (T, B, ...). Where only some tell
+    costs, those of the others are 0; where none does there are none."""
     parts = [rollout.trajectory for rollout in rollouts]
     joined = {name: np.concatenate([getattr(one, name) for one in parts], 1) for name in _ARRAYS}
     extras = {name: np.concatenate([one.extras[name] for one in parts], 1) for name in parts[0].extras}

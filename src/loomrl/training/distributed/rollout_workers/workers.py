@@ -29,7 +29,8 @@ from loomrl.types import Act, Json
 
 
 class WorkerSetup(Protocol):
-    """What a worker needs to create its policy and its environments, on whichever machine it runs."""
+    """What a worker needs to create its policy and its environments, on whichever machine it runs. Its methods raise
+    ConfigError or ArtifactError where that machine lacks what they need."""
 
     @property
     def seed(self) -> int:
@@ -43,7 +44,8 @@ class WorkerSetup(Protocol):
         """A new algorithm equal to the learner's before it has learnt anything."""
 
     def environments(self, num_envs: int, autoreset: Any) -> VectorEnv[Any, Any, Any]:
-        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose` has it."""
+        """A vector of `num_envs` training environments; `autoreset` as `loomrl.environment.vector.choose.Autoreset` has
+        it."""
 
     def process(self, index: int, algorithm: Algorithm) -> Json:
         """A description of the process of worker `index`, JSON values; empty where no report needs it."""
@@ -53,7 +55,8 @@ class WorkerSetup(Protocol):
 
 
 class RolloutWorker:
-    """Steps a share of a learner's environments with the policy it was given last."""
+    """Steps a share of a learner's environments with the policy it was given last. `index` is its number among the
+    workers, from 0; a wrong `config` raises ConfigError."""
 
     def __init__(self, config: WorkerSetup | Mapping[str, Any], index: int = 0) -> None:
         """`index` counts workers, from 0; until `begin` is called, environments are divided evenly among them."""
@@ -70,8 +73,8 @@ class RolloutWorker:
         self._environments: tuple[OwnEnvironments, SegmentCollector] | None = None
 
     def begin(self, share: EnvironmentShare, seed: int, state: State) -> None:
-        """Go on with these environments, from their state; without one they begin anew, and number i of the learner's
-        is seeded with `seed + i`."""
+        """Go on with the environments of `share`, from their state, arrays (B, ...) by name; with an empty one they
+        begin anew, and number i of the learner's is seeded with `seed + i`."""
         self._close_environments()
         self._share, self._seed, self._state = share, seed, state
 
@@ -81,17 +84,20 @@ class RolloutWorker:
         return own, own.begin(self._seed + self._share.first)
 
     def sync_policy(self, state: PolicyState) -> None:
-        """Act with this policy from now on; rollouts are stamped with its version."""
+        """Act with the policy of these arrays from now on; rollouts are stamped with its version."""
         self._algorithm.policy.load_arrays(state.arrays)
         self._version = state.version
 
     def collect_rollout(self, rng: np.random.Generator | None = None, with_log_prob: bool = False) -> WorkerRollout:
-        """`rollout_length` steps in every environment, with noise for all of the learner's from `rng`, at first one
-        that follows from the seed. `with_log_prob` keeps log-probabilities, which a learner that has learnt meanwhile
-        cannot compute.
+        """Take `rollout_length` steps in every environment of the share and return them, with the state after them.
+
+        `rng` draws noise for all of the learner's environments; None: the worker's own generator, which follows from
+        the seed. With `with_log_prob` log-probabilities are kept, which a learner that has learnt meanwhile cannot
+        compute.
 
         Raises:
             EnvironmentFault: when an environment breaks its API.
+            LoomRLError: when an action is not finite.
         """
         algorithm = self._algorithm
         rng = rng or self._rng
@@ -121,13 +127,13 @@ class RolloutWorker:
             self._environments = None
 
     def close(self) -> None:
-        """Let go of all that is kept on this machine."""
+        """Close the environments, and delete the files that are kept on this machine."""
         self._close_environments()
         self._setup.close()
 
 
 class PPOLearner:
-    """Updates PPO's policy from the rollouts of all workers together."""
+    """Updates PPO's policy from the rollouts of all workers together. A wrong `config` raises ConfigError."""
 
     def __init__(self, config: ActorConfig | Mapping[str, Any]) -> None:
         settings = ActorConfig.read(config)
@@ -136,10 +142,12 @@ class PPOLearner:
         self._version = 0
 
     def update(self, *rollouts: WorkerRollout) -> dict[str, float]:
-        """Learn from one rollout of each worker, in the order of workers; returns metrics.
+        """Learn from one rollout of each worker, in the order of workers. Returns PPO's metrics, with the means
+        `episode_return` and `episode_length` (in steps) where episodes ended.
 
         Raises:
-            ConfigError: when one was made by another version of the policy than the current.
+            ConfigError: when a rollout was made by another version of the policy than the current; nothing is learnt
+                then.
         """
         require_fresh(rollouts, self._version)
         metrics = self._algorithm.update(beside(rollouts), self._rng)
