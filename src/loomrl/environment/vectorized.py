@@ -55,7 +55,11 @@ class VectorizedEnv:
         self._has_begun = False
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
-        """Begin episodes, of `seed`, `seed + 1` and so on where one is given; states (N, *obs)."""
+        """Begin episodes, of `seed`, `seed + 1` and so on where one is given; states (N, *obs).
+
+        Raises:
+            EnvironmentFault: when the environment breaks its API.
+        """
         states, _ = self._envs.reset(seed=seed)
         self._has_begun = True
         return np.array(states)

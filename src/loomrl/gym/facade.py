@@ -67,7 +67,12 @@ class GymEnvironment(AwaitedEnvironment):
         return self._environment.domain.name
 
     async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> TaskState:
-        """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
+        """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed.
+
+        Raises:
+            ConfigError: for a level there is not.
+            EnvironmentFault: where the code that makes the task breaks.
+        """
         _, info = await self._begin(seed, options=None if difficulty is None else {"difficulty": difficulty})
         return self._state(info)
 
@@ -122,6 +127,8 @@ class LoomRLGym:
 
         Raises:
             ConfigError: when nothing has that name, or for a key or value that is not taken.
+            EnvironmentFault: when the constructor of a registered environment fails.
+            ServiceError: when LoomDB, which has the names that are registered, cannot be reached.
         """
         named = environment_type.value if isinstance(environment_type, EnvironmentType) else environment_type
         number = len(self.environments)

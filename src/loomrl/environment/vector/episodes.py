@@ -111,7 +111,10 @@ class SavedByActions:
     set_attr: Any
 
     def state_dict(self) -> State:
-        """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`."""
+        """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`.
+
+        `num_actions` (B,) says how many of `actions` (B, L, *action) were taken, after which `seen` is (B, *obs).
+        """
         first, number, actions, seen = zip(*self.get_attr("episode_state"), strict=True)
         num_actions = [len(taken) for taken in actions]
         padded = np.zeros((len(actions), max(num_actions), *actions[0].shape[1:]), actions[0].dtype)  # (B, L, *action)
@@ -142,4 +145,4 @@ class SavedByActions:
 
 
 class ResumableSyncVectorEnv(SavedByActions, SyncVectorEnv):
-    """Gymnasium's: one environment after the other in this process."""
+    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with episodes that can be saved."""

@@ -29,7 +29,7 @@ class Recipe:
     is_resumable: bool = False
 
     def make(self) -> gymnasium.Env[Any, Any]:
-        """One environment in this process, guarded and with its time limit."""
+        """One environment in this process, guarded and with its time limit; raises what `construct` raises."""
         env = construct(self.definition)
         return SeededEpisodes(env) if self.is_resumable else env
 

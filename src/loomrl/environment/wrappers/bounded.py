@@ -32,7 +32,7 @@ class Bounded(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step, and what the bounds make of it.
+        """The environment's step: penalties are off the reward, and it is terminated where a bound was broken, too.
 
         Raises:
             ConfigError: when the info lacks a key that a boundary is on.

@@ -49,7 +49,11 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def stacked_space(space: spaces.Space[Any], num_frames: int) -> spaces.Space[Any]:
-    """The space of `num_frames` observations of a space."""
+    """The space of `num_frames` observations of a space, its parts stacked one by one.
+
+    An image gets as many times the channels, other boxes and bits a first axis of `num_frames`; of choices it is a
+    MultiDiscrete, with such an axis where they had one.
+    """
     match space:
         case spaces.Dict():
             return spaces.Dict({key: stacked_space(part, num_frames) for key, part in space.spaces.items()})
@@ -78,7 +82,7 @@ def stack(space: spaces.Space[Any], frames: Sequence[Any]) -> Any:
 
 
 def frame_space(env: gymnasium.Env[Any, Any]) -> spaces.Space[Any] | None:
-    """The space of one frame, where an environment observes a stack of them."""
+    """The space of one frame, where an environment observes a stack of them; None where it does not."""
     return next((one.env.observation_space for one in layers_of(env) if isinstance(one, FrameStack)), None)
 
 

@@ -40,6 +40,7 @@ class Variable:
 
     @property
     def is_boolean(self) -> bool:
+        """Whether it is a boolean, which has no range, and not an integer."""
         return self.low is None
 
 
@@ -63,6 +64,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Module:
+    """A module of a program, as it was parsed: its own variables, and the commands that may change them."""
+
     name: str
     variables: tuple[Variable, ...]
     commands: tuple[Command, ...]
