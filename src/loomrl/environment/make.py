@@ -48,6 +48,7 @@ class Stepping(Document):
     """How a snapshot's environment is stepped: beside the snapshot and no part of it, since it changes no number."""
 
     backend: str
+    # How long a process may take for an answer.
     # Left out where it is the default, so that the record of most environments keeps its bytes.
     timeout_seconds: float = Field(
         default=TIMEOUT_SECONDS, gt=0, allow_inf_nan=False, exclude_if=lambda seconds: seconds == TIMEOUT_SECONDS

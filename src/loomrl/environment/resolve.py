@@ -181,7 +181,7 @@ def _unknown(config: EnvironmentConfig) -> str:
 
 
 def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """As they come back from a snapshot or from LoomDB: tuples are lists, keys are strings.
+    """A constructor's arguments as they come back from a snapshot or from LoomDB: tuples are lists, keys are strings.
 
     Raises:
         ConfigError: naming `place`, when a value is not one of JSON's.

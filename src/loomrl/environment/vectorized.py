@@ -37,6 +37,8 @@ class VectorizedEnv:
 
     Raises:
         ConfigError: for a key or value that `VectorizedEnvConfig` does not take, or an unknown environment.
+        EnvironmentFault: when the environment's constructor fails.
+        ServiceError: when LoomDB, which is asked for names that Gymnasium does not have, cannot be reached.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ class Expected:
     """One expectation: a Great Expectations class by name, its arguments, and the rule in words."""
 
     kind: str
-    column: str
+    column: str  # as a page shows it; the one that is examined is in `arguments`
     statement: str
     arguments: dict[str, Any]
 
@@ -37,8 +37,8 @@ class Tables:
 
     episodes: Any
     steps: Any
-    observation: Any
-    action: Any
+    observation: Any  # a Gymnasium space, without its bounds where these are not enforced
+    action: Any  # a Gymnasium space
     missing: dict[str, list[str]] = field(default_factory=dict)  # table -> columns that are absent
 
 

@@ -33,7 +33,8 @@ class EnvironmentType(Enum):
 
 
 class GymEnvironmentConfig(Section):
-    """What `create_environment` takes: a level from 0 to 9 or its name, a limit on steps, and kinds of tasks."""
+    """What `create_environment` takes: a level from 0 to 9 or its name, a limit on steps, and kinds of tasks, all where
+    none is named."""
 
     difficulty: int | str = "beginner"
     max_steps: int = Field(default=50, ge=1)
@@ -49,7 +50,7 @@ class TaskState:
     picture: NDArray[np.uint8] | None  # (height, width, 3)
     domain: str
     kind: str
-    difficulty: int
+    difficulty: int  # a level, 0 to 9
 
 
 class GymEnvironment(AwaitedEnvironment):

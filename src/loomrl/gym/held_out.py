@@ -27,7 +27,7 @@ def identity(task: Task) -> bytes:
 
 
 def part_of(task: Task, share: float) -> Part:
-    """Whose task it is, `share` of all tasks being held out."""
+    """Whose task it is, "training", "validation" or "judging", where `share` of all tasks, 0 to 1, is held out."""
     held_out, validation = (int.from_bytes(identity(task)[start : start + 4]) for start in (0, 4))
     if held_out >= share * 2**32:
         return "training"
@@ -35,7 +35,7 @@ def part_of(task: Task, share: float) -> Part:
 
 
 def part_for(seed: int) -> Part:
-    """Whose tasks an environment draws after a reset with a seed."""
+    """Whose tasks an environment draws after a reset with a seed: "training", "validation" or "judging"."""
     if seed >= FIRST_TRAINING_SEED:
         return "training"
     return "validation" if seed in VALIDATION_SEEDS else "judging"

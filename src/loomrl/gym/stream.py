@@ -64,7 +64,8 @@ class TaskStream:
         """Go on where `state_dict` was taken; the tasks that follow are the same to the byte.
 
         Raises:
-            ArtifactError: when the curriculum's state is of other domains, or none; its own stays, the generator's not.
+            ArtifactError: when the curriculum's state is of other domains, or none. The curriculum is then as it was,
+                and the generator is not.
         """
         self._rng.bit_generator.state = state["rng"]
         self.curriculum.load_state_dict(state["curriculum"])

@@ -40,12 +40,12 @@ class Task:
 
     domain: str
     kind: str
-    difficulty: int
+    difficulty: int  # a level, 0 to 9
     prompt: str
-    right: str
-    wrong: tuple[str, ...]
-    facts: Mapping[str, Any]
-    picture: NDArray[np.uint8] | None = None
+    right: str  # an answer that solves it
+    wrong: tuple[str, ...]  # plausible answers that earn nothing
+    facts: Mapping[str, Any]  # what else verifying needs; JSON values
+    picture: NDArray[np.uint8] | None = None  # (height, width, 3)
 
     def to_bytes(self) -> bytes:
         """Canonical JSON; equal tasks have equal bytes."""

@@ -116,7 +116,7 @@ class _Moves:
 
 
 def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
-    """What an environment tells of boxes of its states.
+    """What an environment's method `abstraction()` tells of boxes of its states, checked, with bounds in float64.
 
     Raises:
         ConfigError: where it tells nothing, something does not fit, or what is observed is not its state.
@@ -160,8 +160,8 @@ def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
 
 
 def demand_held(model: Abstraction, episodes: Sequence[Episode], name: str) -> None:
-    """Every state that was played must lie where the abstraction says, up to a millionth of what it covers: that much
-    rounding may do to observations, and to what an environment computes in float32.
+    """Check that every state that was played lies where the abstraction says, up to a millionth of what it covers: that
+    much rounding may do to observations, and to what an environment computes in float32.
 
     Raises:
         ConfigError: naming the first episode and step that do not; or when outcomes do not fit the boxes.

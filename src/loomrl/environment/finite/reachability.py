@@ -44,7 +44,7 @@ def until(chain: Chain, through: Mask, target: Mask) -> ProbabilityBounds:
 
 def bounded_until(chain: Chain, through: Mask, target: Mask, steps: int) -> ProbabilityBounds:
     """P(through U<=steps target): bounds on the probability that `target` is reached within `steps` steps, and that all
-    states before it are in `through`."""
+    states before it are in `through`, masks (S,) both."""
     before = transpose(chain.row_start, chain.columns, len(chain.states))
     moving = np.flatnonzero(mark_reachable(*before, target, through & ~target) & ~target)
     start = target.astype(np.float64)

@@ -83,7 +83,7 @@ class Shield:
         return int(np.count_nonzero(self.risk.min(axis=1) == 0.0))
 
     def to_bytes(self) -> bytes:
-        """One file of arrays; equal shields give equal bytes."""
+        """The shield as a file of arrays in the safetensors format; equal shields give equal bytes."""
         from safetensors.numpy import save
 
         arrays = {"observations": self.observations, "allowed": self.allowed, "risk": self.risk}

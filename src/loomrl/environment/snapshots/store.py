@@ -48,6 +48,8 @@ def store_snapshot(folder: Path) -> Path:
 def copy_snapshot(folder: Path, destination: Path) -> EnvironmentSnapshot:
     """Copy a snapshot's files to `destination`, over what is there, and check them before and after.
 
+    Returns the copy's document, which equals the snapshot's.
+
     Raises:
         ArtifactError: when the snapshot was changed, or the copy cannot be written or differs. What was written stays;
             the document comes last.

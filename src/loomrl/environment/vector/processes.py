@@ -260,7 +260,7 @@ class WorkerEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise EnvironmentFault(f"`close` raised {type(error).__name__}: {error}") from None
 
     def make_next(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-        """Make another environment; returns its spaces."""
+        """Make another environment; returns its observation and action space, and raises what making it raises."""
         self.env = self._make()
         return self.env.observation_space, self.env.action_space
 
@@ -281,7 +281,10 @@ def work(
     errors: Any,
     *rest: Any,
 ) -> None:
-    """Gymnasium's worker between two more answers: the spaces when the environment was made, and that it was closed."""
+    """What the process of a worker runs: Gymnasium's worker, with its arguments, between two more answers.
+
+    They are the spaces, when the environment was made, and that it was closed. An error is sent, too, and not raised.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; whoever started the workers ends them
     parent_pipe.close()
 

@@ -16,9 +16,9 @@ from loomrl.errors import ConfigError
 
 
 class Bounded(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes penalties off the rewards, and terminates episodes. The observations of a reset are not judged.
+    """Takes the penalties of `bounds` off the rewards, and terminates episodes that leave a boundary or cost too much.
 
-    A step that tells no cost costs nothing.
+    The observations of a reset are not judged. A step that tells no cost costs nothing.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], bounds: EpisodeBounds, name: str) -> None:

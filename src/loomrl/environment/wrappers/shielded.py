@@ -36,7 +36,7 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._obs, info | {"shielded": 0.0}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step, with what the shield makes of the action.
+        """The environment's step with the action that the shield makes of the chosen one; its info also has `shielded`.
 
         Raises:
             EnvironmentFault: when what was observed is no state of the model.

@@ -21,7 +21,8 @@ OUT_OF_SCOPE = {
 
 @dataclass(frozen=True)
 class Expression:
-    """An operator with its arguments: expressions, numbers or names. `line` is where it stands."""
+    """An operator, as the grammar names it, with its arguments: expressions, numbers or names. `line` is where it
+    stands in the text, from 1; 0 is not known."""
 
     op: str
     args: tuple[Any, ...] = ()
@@ -94,7 +95,7 @@ class Program:
 
 
 def read_program(text: str, name: str = "model") -> Program:
-    """Parse a model.
+    """Parse a model; `name` stands for it in messages.
 
     Raises:
         ConfigError: where it is no PRISM, or a part of the language that is not read here; with line and column.

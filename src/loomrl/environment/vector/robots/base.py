@@ -22,7 +22,7 @@ class StepOutcome(NamedTuple):
 
 
 def no_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
-    """The info of a reset that says nothing."""
+    """An empty info: that of a reset of a robot that says nothing."""
     return {}
 
 

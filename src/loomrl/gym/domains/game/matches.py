@@ -37,7 +37,7 @@ def solver_of(game: str) -> Solver:
 
 
 class Opponent:
-    """Plays the best move, but for a share of random moves; a `greedy` one looks one move ahead."""
+    """Plays the best move, but for a share of random moves, `mistakes`; a `greedy` one looks one move ahead."""
 
     def __init__(self, game: str, mistakes: float, greedy: bool, seed: int) -> None:
         self._solver, self._plies = solver_of(game), 1 if greedy else RULES[game].plies
