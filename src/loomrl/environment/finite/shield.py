@@ -73,7 +73,7 @@ class Shield:
 
         Raises:
             NoState: for an observation of no state of the model.
-            IndexError: for an action that the model does not have.
+            IndexError: for an action beyond those of the model; a negative one counts from its last.
         """
         return self.rows(obs)[np.arange(len(actions)), np.asarray(actions, np.int64)]
 

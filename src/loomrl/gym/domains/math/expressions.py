@@ -49,7 +49,7 @@ def parse(text: str) -> Tree:
     """The syntax tree of a formula such as `2x^2 - sqrt(3)/4`: (operator, part, ...), with trees or texts as parts.
 
     Raises:
-        NotAFormula: for a text that is none, is too long or nested too deep, or has another name than x and y.
+        NotAFormula: for a text that is none, has an unknown name, or is too long or nested too deep.
     """
     if len(text) > MAX_CHARACTERS:
         raise NotAFormula(f"longer than {MAX_CHARACTERS} characters")
