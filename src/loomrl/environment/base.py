@@ -55,7 +55,10 @@ class BaseEnvironment(gymnasium.Env[Any, Any]):
             cls.step = _adapt_step(cls.__dict__["step"])  # type: ignore[method-assign]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Seed `self.np_random` (only when a seed is given) and remember the options; derived classes go on."""
+        """Seed `self.np_random` (only when a seed is given) and remember the options; derived classes go on.
+
+        Returns (None, {}): the first observation is the derived class's to make.
+        """
         super().reset(seed=seed)
         self.reset_options = dict(options or {})
         return None, {}

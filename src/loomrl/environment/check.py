@@ -30,8 +30,8 @@ _SEEDS = TRIAL_SEEDS[:4]
 class Finding(Document):
     """One thing that is wrong (`error`) or doubtful (`advice`), and how to mend it."""
 
-    name: str
-    severity: str
+    name: str  # of the check that found it
+    severity: str  # "error" or "advice"
     problem: str
     fix: str
 
@@ -40,7 +40,7 @@ def check_environment(env: gymnasium.Env[Any, Any]) -> list[Finding]:
     """Find what is wrong with an environment; an empty list means it conforms.
 
     Takes some thousand steps in it. Errors come first. A `EnvironmentGuard` around it is looked through, for it would
-    stop at the first fault.
+    stop at the first fault. What the first `reset` and `step` raise is a finding; what later ones raise is raised here.
     """
     env = _without_guard(env)
     fundamental = list(_check_spaces(env)) or list(_check_runs(env))

@@ -117,7 +117,8 @@ class BoundaryConfig(Section):
         return not self._depth(value) >= 0.0
 
     def penalty_at(self, value: float) -> float:
-        """What is taken off the reward of a step with this value."""
+        """What is taken off the reward of a step with this value: from 0, well inside, to `penalty`, at a limit, beyond
+        it and for NaN."""
         depth = self._depth(value)
         if not depth > 0.0:
             return self.penalty
@@ -134,7 +135,7 @@ class EpisodeBounds:
     """What training adds to an environment, and nobody else: see `loomrl.environment.wrappers.bounded`."""
 
     boundaries: Sequence[BoundaryConfig] = ()
-    max_episode_cost: float | None = None
+    max_episode_cost: float | None = None  # an episode that has cost more is terminated; None: none is
 
     @property
     def need_costs(self) -> bool:
@@ -149,16 +150,16 @@ class EnvironmentConfig(Section):
     version: str | None = None
     entry_point: str | None = None  # "module:Class": an environment registered nowhere
     path: Path | None = None  # folder with the user's code, relative to the project; put on sys.path
-    kwargs: dict[str, object] = Field(default_factory=dict)
-    max_episode_steps: int | None = Field(default=None, ge=1)
-    reward_threshold: float | None = None
+    kwargs: dict[str, object] = Field(default_factory=dict)  # for the environment's constructor
+    max_episode_steps: int | None = Field(default=None, ge=1)  # None: as registered
+    reward_threshold: float | None = None  # the return from which an episode is a success; None: as registered
     frame_stack: int = Field(default=1, ge=1)  # observe the last so many observations
     randomize: dict[str, RangeConfig] = Field(default_factory=dict)  # parameters drawn anew for each episode
     shield: ShieldConfig | None = None  # needs a finite model
-    fingerprint_episodes: int = Field(default=8, ge=1)
+    fingerprint_episodes: int = Field(default=8, ge=1)  # recorded in the snapshot
     backend: BackendName = "auto"  # how many of them are stepped at once; see docs/environments.md
     timeout_seconds: float = Field(default=TIMEOUT_SECONDS, gt=0)  # for one answer, with the back-end "processes"
-    fingerprint_steps: int = Field(default=200, ge=1)
+    fingerprint_steps: int = Field(default=200, ge=1)  # at most, of each of those episodes
 
     @model_validator(mode="after")
     def _one_value_each(self) -> "EnvironmentConfig":

@@ -73,7 +73,12 @@ def _created(definition: Definition, render_mode: str | None) -> gymnasium.Env[A
 
 
 def create_bare(definition: Definition, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """The environment that the entry point makes, without any wrapper or check."""
+    """The environment that the entry point makes, without any wrapper.
+
+    Raises:
+        ConfigError: for parameters or a render mode it does not take, or a package it needs that is not installed.
+        EnvironmentFault: when its constructor fails, or makes something else than a `gymnasium.Env`.
+    """
     create = definition.source.create
     arguments = _arguments(definition, render_mode)
     try:

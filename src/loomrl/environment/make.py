@@ -48,6 +48,7 @@ class Stepping(Document):
     """How a snapshot's environment is stepped: beside the snapshot and no part of it, since it changes no number."""
 
     backend: str
+    # How long a process may take for an answer.
     # Left out where it is the default, so that the record of most environments keeps its bytes.
     timeout_seconds: float = Field(
         default=TIMEOUT_SECONDS, gt=0, allow_inf_nan=False, exclude_if=lambda seconds: seconds == TIMEOUT_SECONDS
@@ -63,8 +64,9 @@ def make_env(
     breaks the Gymnasium API or returns a value that is not finite.
 
     Raises:
-        ArtifactError: when the snapshot was changed.
+        ArtifactError: when the snapshot was changed, or a file of it is missing.
         ConfigError: when a package it needs is not installed, or it has no such render mode.
+        EnvironmentFault: when its constructor fails.
     """
     return construct(replace(restored_definition(folder), bounds=bounds), render_mode)
 
@@ -84,8 +86,9 @@ def make_envs(
     `bounds` are training's.
 
     Raises:
-        ArtifactError: when the snapshot was changed.
+        ArtifactError: when the snapshot was changed, or a file of it is missing.
         ConfigError: when the back-end does not have the environment, or a package is not installed.
+        EnvironmentFault: when the environment's constructor fails, or a process does not make it in time.
     """
     recorded = _recorded(folder)
     timeout_seconds = recorded.timeout_seconds if recorded else TIMEOUT_SECONDS
@@ -103,6 +106,7 @@ def choose_backend(folder: Path, bounds: EpisodeBounds | None = None) -> str:
     With `bounds`, one that keeps them and gives the same numbers.
 
     Raises:
+        ArtifactError: when the snapshot was changed, or what was settled cannot be read.
         ConfigError: when there is none for `bounds`.
     """
     recorded = _recorded(folder)
@@ -118,10 +122,13 @@ def settle_backend(folder: Path, backend: str, timeout_seconds: float = TIMEOUT_
     """Record beside a snapshot which back-end steps its environment from now on; "auto" chooses it here, once.
 
     It is no part of the snapshot's digest: exact ones give the same numbers, which is proved here anew. Nor is how
-    long "processes" wait for an answer, which is recorded with that back-end, the only one that waits.
+    long "processes" wait for an answer, which is recorded with that back-end, the only one that waits. Returns the
+    back-end's name.
 
     Raises:
-        ConfigError: when an exact back-end does not step this environment as it steps by itself.
+        ArtifactError: when the snapshot was changed, or the record cannot be written.
+        ConfigError: when an exact back-end does not step this environment as it steps by itself, when there is none of
+            that name, or it lacks a package. Nothing is recorded then.
     """
     definition = restored_definition(folder)
     with installed(backend):
@@ -140,7 +147,12 @@ def _choose(digest: str, folder: Path) -> str:  # noqa: ARG001
 
 
 def restored_definition(folder: Path) -> Definition:
-    """A snapshot as a definition that can be constructed."""
+    """A snapshot as a definition that can be constructed: with its archived source, or an importable one that is equal.
+
+    Raises:
+        ArtifactError: when the snapshot was changed, a file of it is missing, or its archive cannot be extracted.
+        ConfigError: when the entry point cannot be imported.
+    """
     snapshot = load_snapshot(folder)
     spec = snapshot.spec
     roots = tuple(snapshot.source_roots)
@@ -150,7 +162,15 @@ def restored_definition(folder: Path) -> Definition:
 
 
 def archived_source(snapshot: EnvironmentSnapshot, folder: Path) -> EnvironmentSource:
-    """Load the code the archive holds, apart from any other version of it in this process."""
+    """Load the code that the archive in `folder` holds, apart from any other version of it in this process.
+
+    It is extracted below the home, under the snapshot's digest.
+
+    Raises:
+        ArtifactError: when the archive is not the snapshot's, or cannot be extracted.
+        ConfigError: when the entry point cannot be imported from it.
+        OSError: when there is no archive.
+    """
     archive = (folder / ARCHIVE).read_bytes()
     target = inside("snapshots", snapshot.digest, "source")
     extract_archive(archive, snapshot.source_digest, snapshot.source_roots, target)

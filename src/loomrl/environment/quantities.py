@@ -16,7 +16,7 @@ def kind_of(quantity: str) -> str:
 
 
 def component(quantity: str, values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """The component of (N, *shape) values that is meant, (N,); they must have it (see `absent`)."""
+    """The component of (N, *shape) values that a quantity means, (N,); they must have it (see `absent`)."""
     flat = np.asarray(values).reshape(len(values), -1)
     return np.asarray(flat[:, place_of(quantity)], dtype=np.float64)
 
@@ -41,7 +41,10 @@ def absent(quantity: str, size: int) -> str | None:
 
 
 def absent_from(quantity: str, observation_space: Any, action_space: Any) -> str | None:
-    """What is wrong with a limit on something Gymnasium spaces with these names do not have; None for other kinds."""
+    """What is wrong with a limit on a component that the Gymnasium space of its name does not have.
+
+    None where it is there, and for quantities that are neither of observations nor of actions.
+    """
     kind = kind_of(quantity)
     spaces = {"observation": observation_space, "action": action_space}
     if kind not in spaces:

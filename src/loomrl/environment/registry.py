@@ -47,6 +47,7 @@ def register_environment(
         ConfigError: when the entry point cannot be imported, does not take `kwargs` or breaks the API, the name is a
             Gymnasium id, a value is impossible, or the version is registered with other content.
         EnvironmentFault: when its constructor fails.
+        ServiceError: when LoomDB cannot be reached. After any of these nothing is registered.
     """
     from loomrl.storage.loomdb.database import LoomDB
     from loomrl.storage.loomdb.models import now
@@ -79,6 +80,7 @@ def unregister_environment(name: str, version: str, database: "LoomDB | None" = 
 
     Raises:
         ConfigError: when it is not registered, or a snapshot of it is on record: policies were made from that.
+        ServiceError: when LoomDB cannot be reached.
     """
     from loomrl.storage.loomdb.database import LoomDB
 

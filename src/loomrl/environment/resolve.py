@@ -55,6 +55,8 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
 
     Raises:
         ConfigError: when nothing has that name, naming near matches; when its code cannot be imported.
+        ServiceError: when LoomDB, which is asked for names that Gymnasium does not have, cannot be reached.
+        ArtifactError: when the source that LoomDB holds cannot be extracted.
     """
     if config.entry_point is not None:
         folder = project / config.path if config.path is not None else None
@@ -179,7 +181,7 @@ def _unknown(config: EnvironmentConfig) -> str:
 
 
 def plain(kwargs: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """As they come back from a snapshot or from LoomDB: tuples are lists, keys are strings.
+    """A constructor's arguments as they come back from a snapshot or from LoomDB: tuples are lists, keys are strings.
 
     Raises:
         ConfigError: naming `place`, when a value is not one of JSON's.

@@ -37,6 +37,8 @@ class VectorizedEnv:
 
     Raises:
         ConfigError: for a key or value that `VectorizedEnvConfig` does not take, or an unknown environment.
+        EnvironmentFault: when the environment's constructor fails.
+        ServiceError: when LoomDB, which is asked for names that Gymnasium does not have, cannot be reached.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -55,7 +57,11 @@ class VectorizedEnv:
         self._has_begun = False
 
     def reset(self, seed: int | None = None) -> NDArray[Any]:
-        """Begin episodes, of `seed`, `seed + 1` and so on where one is given; states (N, *obs)."""
+        """Begin episodes, of `seed`, `seed + 1` and so on where one is given; states (N, *obs).
+
+        Raises:
+            EnvironmentFault: when the environment breaks its API.
+        """
         states, _ = self._envs.reset(seed=seed)
         self._has_begun = True
         return np.array(states)

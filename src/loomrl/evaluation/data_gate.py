@@ -49,8 +49,11 @@ class DataValidation(Document):
 def validate(folder: Path) -> DataValidation:
     """Validate `episodes.parquet` and `trajectories.parquet` of an evaluation folder against `spaces.json`.
 
+    Writes nothing, and raises nothing for data that fail.
+
     Raises:
-        ArtifactError: when a file is missing or not Parquet.
+        ArtifactError: when a file is missing or not Parquet, or Great Expectations cannot examine a column.
+        ConfigError: for spaces that are not of numbers.
     """
     tables = read_tables(folder)
     context = _context()

@@ -30,8 +30,10 @@ def evaluate_policy(
 
     Raises:
         GateRefused: when the data gate finds invalid data; everything has been written by then.
-        ArtifactError: when the snapshot or the policy cannot be read.
-        EnvironmentFault: when the environment breaks its API.
+        ArtifactError: when the snapshot or the policy cannot be read, or a file cannot be written.
+        ConfigError: when the environment needs a package that is not installed, or the spaces are not of numbers.
+        EnvironmentFault: when the environment breaks its API; nothing is written then.
+        LoomRLError: when an action is not finite; nothing is written then.
     """
     from loomrl.algorithms.policies.loading import load_policy
     from loomrl.algorithms.policies.policy import WEIGHTS
@@ -109,6 +111,8 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
     Raises:
         LoomRLError: when an action is not finite; the environments do not see it.
         EnvironmentFault: when the environment breaks its API.
+        ArtifactError: when the snapshot was changed, or a file of it is missing.
+        ConfigError: when the environment needs a package that is not installed.
     """
     from loomrl.environment.collecting.collector import run_episodes
     from loomrl.environment.make import make_envs

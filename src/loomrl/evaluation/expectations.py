@@ -26,7 +26,7 @@ class Expected:
     """One expectation: a Great Expectations class by name, its arguments, and the rule in words."""
 
     kind: str
-    column: str
+    column: str  # as a page shows it; the one that is examined is in `arguments`
     statement: str
     arguments: dict[str, Any]
 
@@ -37,8 +37,8 @@ class Tables:
 
     episodes: Any
     steps: Any
-    observation: Any
-    action: Any
+    observation: Any  # a Gymnasium space, without its bounds where these are not enforced
+    action: Any  # a Gymnasium space
     missing: dict[str, list[str]] = field(default_factory=dict)  # table -> columns that are absent
 
 
@@ -51,6 +51,7 @@ def read_tables(folder: Path) -> Tables:
 
     Raises:
         ArtifactError: when a file is missing or torn.
+        ConfigError: for a space that is not of numbers.
     """
     from loomrl.environment.spaces import space_from_json
 
@@ -74,7 +75,8 @@ def read_tables(folder: Path) -> Tables:
 
 
 def expect_episodes(tables: Tables) -> list[Expected]:
-    """Columns, unique seeds, finite returns, lengths and returns equal to those of the steps."""
+    """Columns, unique seeds, finite returns, lengths and returns equal to those of the steps; the columns alone where
+    either table lacks one."""
     columns = [_exists(column) for column in EPISODE_COLUMNS]
     if any(tables.missing.values()):
         return columns
@@ -97,7 +99,12 @@ def expect_episodes(tables: Tables) -> list[Expected]:
 
 
 def expect_steps(tables: Tables) -> list[Expected]:
-    """Columns, finite values inside the spaces, contiguous steps, exactly one ending per episode at its last row."""
+    """Columns, finite values inside the spaces, contiguous steps, exactly one ending per episode at its last row; the
+    columns alone where either table lacks one.
+
+    Raises:
+        ConfigError: for a space that is not of numbers.
+    """
     names = [*_columns("obs", tables.observation), *_columns("action", tables.action)]
     names += _columns("next_obs", tables.observation)
     columns = [_exists(column) for column in STEP_COLUMNS]

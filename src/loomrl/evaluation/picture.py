@@ -22,7 +22,11 @@ def draw_returns(
     robust_mean: Interval,
 ) -> None:
     """Write a PNG: every return as a dot over their histogram, the threshold, the interquartile mean with its
-    interval, and the lengths below. `returns` and `lengths` are (N,)."""
+    interval, and the lengths below. `returns` and `lengths` are (N,); a threshold of None is left out.
+
+    Raises:
+        ArtifactError: when the file cannot be written.
+    """
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -36,6 +36,9 @@ def render_episode(
 
     Returns None, or why there is none: the same words on every machine, because they reach the evaluation's report.
     What the machine itself said is a warning in the log and the stage's events.
+
+    Raises:
+        ArtifactError: when the file cannot be written.
     """
     stride = math.ceil(episode.length / (max_frames - 1))
     try:

@@ -17,8 +17,8 @@ TRAJECTORIES = "trajectories.parquet"
 
 
 def episodes_table(episodes: Sequence[Episode], successes: Sequence[bool | None]) -> pa.Table:
-    """seed, episode_return, length, success (null where unknown), terminated, truncated; episode_cost where costs are
-    told."""
+    """A table with a row for each episode: seed, episode_return, length, success (null where unknown), terminated,
+    truncated; episode_cost where costs are told."""
     costs = [episode.episode_cost for episode in episodes]
     return pa.table(
         {
@@ -34,8 +34,8 @@ def episodes_table(episodes: Sequence[Episode], successes: Sequence[bool | None]
 
 
 def steps_table(episodes: Sequence[Episode]) -> pa.Table:
-    """episode, step, seed, obs_i, action_i, reward, terminated, truncated, next_obs_i, and cost where costs are told;
-    arrays are flattened."""
+    """A table with a row for each step: episode and step (both from 0), seed, obs_i, action_i, reward, terminated,
+    truncated, next_obs_i, and cost where costs are told; arrays are flattened."""
     told = [episode.cost for episode in episodes]
     costs = [np.zeros(episode.length) if cost is None else cost for episode, cost in zip(episodes, told, strict=True)]
     lengths = [episode.length for episode in episodes]
@@ -55,7 +55,12 @@ def steps_table(episodes: Sequence[Episode]) -> pa.Table:
 
 
 def write_table(path: Path, table: pa.Table) -> None:
-    """Write Parquet atomically with fixed settings and no metadata that varies, encrypted where keys are configured."""
+    """Write Parquet atomically with fixed settings and no metadata that varies, encrypted where keys are configured.
+
+    Raises:
+        ArtifactError: when it cannot be written; a file that was there is as it was.
+        ConfigError: when the configured keys cannot be read; nothing is written.
+    """
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", version="2.6", store_schema=False)
     write_private(path, sink.getvalue().to_pybytes())
@@ -65,7 +70,8 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read Parquet, or some of its columns.
 
     Raises:
-        ArtifactError: when the file is missing or torn.
+        ArtifactError: when the file is missing or torn, or lacks one of the columns.
+        ConfigError: when it is encrypted, and its key is not configured.
     """
     wanted = None if columns is None else list(columns)
     try:

@@ -17,7 +17,7 @@ def admit(safety_folder: Path, policy_folder: Path, snapshot_folder: Path, today
     """The case, when it is about this very policy and nothing in it blocks.
 
     Raises:
-        ArtifactError: when the case is about another policy or environment.
+        ArtifactError: when the case is about another policy or environment, or a file cannot be read.
         GateRefused: naming each claim in the way with its measured bound, or the waiver that has expired.
     """
     case = SafetyCase.read(safety_folder / CASE)

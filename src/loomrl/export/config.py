@@ -12,7 +12,7 @@ class ExportConfig(Section):
     """Parity is demanded on visited and on random observations, of the graph and of every further format."""
 
     formats: tuple[Literal["torchscript", "torch_export"], ...] = ()  # beside ONNX, which alone is served
-    opset: int = Field(default=OPSET, ge=13, le=23)
-    parity_visited: int = Field(default=4_096, ge=1)
-    parity_random: int = Field(default=4_096, ge=1)
-    parity_limit: float = Field(default=1e-4, gt=0)
+    opset: int = Field(default=OPSET, ge=13, le=23)  # of ONNX
+    parity_visited: int = Field(default=4_096, ge=1)  # observations, at most: as many as evaluation kept
+    parity_random: int = Field(default=4_096, ge=1)  # observations
+    parity_limit: float = Field(default=1e-4, gt=0)  # the greatest difference, relative to max(1, |the network's|)

@@ -48,6 +48,8 @@ def export_policy(
     Raises:
         GateRefused: when the case blocks, parity fails, or a local claim does not hold on the graph. Then there is no
             `policy.onnx`; where parity was measured, `parity.json` says what was found.
+        ArtifactError: when an input is missing, damaged or about another policy, or a file cannot be written.
+        ConfigError: when one of `export.formats` cannot express the policy; there is no `policy.onnx` then.
     """
     for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED, *formats.FILES.values()):
         (output_folder / name).unlink(missing_ok=True)

@@ -44,7 +44,7 @@ class TorchFile:
 
 
 def build(policy: TrainedPolicy, wanted: Format) -> bytes:
-    """The file of a policy.
+    """The bytes of a policy's file in a format.
 
     Raises:
         ConfigError: for a policy that a format cannot express.
@@ -59,7 +59,10 @@ def build(policy: TrainedPolicy, wanted: Format) -> bytes:
 
 
 def read(data: bytes, wanted: Format, names: Sequence[str]) -> TorchFile:
-    """A file that `build` wrote, as its users will read it."""
+    """A file that `build` wrote, as its users will read it; `names` are those of the policy's outputs, in their order.
+
+    What torch raises for other bytes is passed on.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         if wanted == "torchscript":

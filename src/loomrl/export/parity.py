@@ -45,7 +45,10 @@ def prove_parity(
     random: NDArray[Any],
     limit: float,
 ) -> ParityReport:
-    """Compare every output of network and exported graph on every observation; returns the greatest differences."""
+    """Compare every output of network and exported graph on every observation, `visited` and `random` (N, *obs).
+
+    Returns the greatest differences, and whether the proof passed: a difference above `limit` raises nothing.
+    """
     observations = np.concatenate([visited, random])
     inputs = [observations]
     if network.memory_size:

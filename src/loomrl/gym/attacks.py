@@ -4,13 +4,13 @@ from loomrl.gym.tasks import Domain, Task
 
 
 def general_attacks(domain: Domain, task: Task) -> list[str]:
-    """Those that make sense in every domain; they are built of the task's own texts."""
+    """Answers to a task that must earn nothing in any domain; some are built of the task's own texts."""
     right, wrong = domain.messages(task, task.right)[-1], list(task.wrong)
     return [*_junk(), *_injections(), *_echoes(task), *_hedges(right, wrong), *_disguises(right)]
 
 
 def fullwidth(text: str) -> str:
-    """The text in letters that look alike and are others."""
+    """The text with the full-width forms of ASCII's printable characters: they look alike and are others."""
     return "".join(chr(ord(letter) + 0xFEE0) if "!" <= letter <= "~" else letter for letter in text)
 
 

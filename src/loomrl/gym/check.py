@@ -18,7 +18,7 @@ _ALMOST = 1e-9
 def check_domain(domain: Domain, levels: Sequence[int] = _LEVELS) -> list[Finding]:
     """Find what is wrong with a domain, by a task of each kind at each of some levels; an empty list means it conforms.
 
-    Each fault is reported once, with the first task that shows it.
+    Each fault is reported once, with the first task that shows it. What the domain itself raises is passed on.
     """
     found: dict[str, Finding] = {}
     if abs(sum(domain.weights.values()) - 1.0) > _ALMOST:

@@ -85,13 +85,13 @@ class Curriculum:
         self._progress = {name: _Progress(lowest) for name, lowest in self._lowest.items()}
 
     def draw(self, rng: np.random.Generator) -> tuple[str, int]:
-        """A domain by its weight, and a level by its difficulty."""
+        """The name of a domain, drawn by its weight, and a whole level, drawn by its difficulty."""
         name = self._domains[int(rng.choice(len(self._domains), p=self._weights / self._weights.sum()))]
         lower = math.floor(self._progress[name].difficulty)
         return name, lower + int(rng.random() < self._progress[name].difficulty - lower)
 
     def record(self, domain: str, succeeded: bool) -> None:
-        """Take an outcome; at the end of a window difficulty may move."""
+        """Take the outcome of a task; at a window's end difficulty may move. KeyError for a domain there is not."""
         progress, config = self._progress[domain], self._config
         progress.outcomes.append(bool(succeeded))
         if len(progress.outcomes) < config.window:
@@ -105,15 +105,16 @@ class Curriculum:
         self._move(domain, config.step if rate > config.target_success_rate else -config.step)
 
     def difficulty(self, domain: str) -> float:
-        """The difficulty a domain is at, in levels."""
+        """The difficulty a domain is at, in levels, such as 2.25. KeyError for a domain there is not."""
         return self._progress[domain].difficulty
 
     def stage(self, domain: str) -> int:
-        """The number of the stage a domain is in, from 0."""
+        """The number of the stage a domain is in, from 0. KeyError for a domain there is not."""
         return self._stage_at(self._progress[domain].difficulty)
 
     def metrics(self) -> dict[str, float]:
-        """Difficulty, stage and the success rate of the running window, by domain."""
+        """`DOMAIN/difficulty`, in levels, `DOMAIN/stage`, and `DOMAIN/success_rate`, 0 to 1, of the running window;
+        left out where it has no outcome yet."""
         found: dict[str, float] = {}
         for name, progress in self._progress.items():
             found |= {f"{name}/difficulty": progress.difficulty, f"{name}/stage": float(self.stage(name))}
@@ -131,7 +132,7 @@ class Curriculum:
         """Go on where `state_dict` was taken.
 
         Raises:
-            ArtifactError: when it is of other domains, or no state at all.
+            ArtifactError: when it is of other domains, or no state at all; nothing has changed then.
         """
         if set(state) != set(self._domains):
             raise ArtifactError(

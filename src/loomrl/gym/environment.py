@@ -98,18 +98,28 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
 
     @property
     def task(self) -> Task:
-        """The task of the running episode; its answer too, so it is for verifiers and not for policies."""
+        """The task of the last episode begun; its answer too, so it is for verifiers and not for policies.
+
+        Raises:
+            EnvironmentFault: before the first reset.
+        """
         if self._task is None:
             raise EnvironmentFault(f"{self.domain.name}: no episode has begun; call reset first")
         return self._task
 
     @property
     def offered(self) -> list[str]:
-        """The messages that can be chosen from now, by the action's number."""
+        """The messages that can be chosen from now, by the action's number; none in mode "text" or between episodes."""
         return list(self._offered)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Draw a task; `options` may name another `difficulty` for this episode."""
+        """Draw a task; `options` may name another `difficulty` for this episode. Returns observation and info.
+
+        Raises:
+            ConfigError: for a level there is not, one without tasks of this seed's part, or a text that does not fit
+                into `prompt_bytes`.
+            EnvironmentFault: where the code that makes the task breaks.
+        """
         super().reset(seed=seed)
         self.close()
         level = level_of((options or {}).get("difficulty", self._difficulty))
@@ -127,11 +137,19 @@ class DomainEnvironment(gymnasium.Env[Any, Any]):
         return draw(self.domain, level, self._kinds, self.np_random, self._held_out_share, (self._part,))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Send a message: its bytes, or the number of a choice."""
+        """Send a message: its bytes, or the number of a choice, of which one beyond `offered` sends an empty message.
+
+        Returns and raises what `send` does.
+        """
         return self.send(self._message(action))
 
     def send(self, message: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take a step with a message's text, whatever the mode."""
+        """Take a step with a message's text, whatever the mode: observation, reward, terminated, truncated and info.
+
+        Raises:
+            EnvironmentFault: when no episode runs.
+            ConfigError: for a reply that does not fit into `prompt_bytes`.
+        """
         if self._episode is None:
             raise EnvironmentFault(f"{self.domain.name}: the episode is over, or none has begun; call reset")
         turn = self._episode.step(message)

@@ -33,7 +33,8 @@ class EnvironmentType(Enum):
 
 
 class GymEnvironmentConfig(Section):
-    """What `create_environment` takes: a level from 0 to 9 or its name, a limit on steps, and kinds of tasks."""
+    """What `create_environment` takes: a level from 0 to 9 or its name, a limit on steps, and kinds of tasks, all where
+    none is named."""
 
     difficulty: int | str = "beginner"
     max_steps: int = Field(default=50, ge=1)
@@ -49,7 +50,7 @@ class TaskState:
     picture: NDArray[np.uint8] | None  # (height, width, 3)
     domain: str
     kind: str
-    difficulty: int
+    difficulty: int  # a level, 0 to 9
 
 
 class GymEnvironment(AwaitedEnvironment):
@@ -67,7 +68,12 @@ class GymEnvironment(AwaitedEnvironment):
         return self._environment.domain.name
 
     async def reset(self, seed: int | None = None, difficulty: int | str | None = None) -> TaskState:
-        """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed."""
+        """Begin an episode, of another difficulty where one is given. The first one is seeded by the gym's seed.
+
+        Raises:
+            ConfigError: for a level there is not.
+            EnvironmentFault: where the code that makes the task breaks.
+        """
         _, info = await self._begin(seed, options=None if difficulty is None else {"difficulty": difficulty})
         return self._state(info)
 
@@ -122,6 +128,8 @@ class LoomRLGym:
 
         Raises:
             ConfigError: when nothing has that name, or for a key or value that is not taken.
+            EnvironmentFault: when the constructor of a registered environment fails.
+            ServiceError: when LoomDB, which has the names that are registered, cannot be reached.
         """
         named = environment_type.value if isinstance(environment_type, EnvironmentType) else environment_type
         number = len(self.environments)

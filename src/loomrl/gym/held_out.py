@@ -20,13 +20,14 @@ _TRIES = 1_000
 
 
 def identity(task: Task) -> bytes:
-    """What is asked and what is right: how else a task was made, such as with which wrong answers, makes no other."""
+    """SHA-256, 32 bytes, of what is asked and what is right: tasks that differ in nothing else, such as wrong answers,
+    are one."""
     picture = b"" if task.picture is None else task.picture.tobytes()
     return hashlib.sha256(canonical_json([task.domain, task.kind, task.prompt, task.right]) + picture).digest()
 
 
 def part_of(task: Task, share: float) -> Part:
-    """Whose task it is, `share` of all tasks being held out."""
+    """Whose task it is, "training", "validation" or "judging", where `share` of all tasks, 0 to 1, is held out."""
     held_out, validation = (int.from_bytes(identity(task)[start : start + 4]) for start in (0, 4))
     if held_out >= share * 2**32:
         return "training"
@@ -34,7 +35,7 @@ def part_of(task: Task, share: float) -> Part:
 
 
 def part_for(seed: int) -> Part:
-    """Whose tasks an environment draws after a reset with a seed."""
+    """Whose tasks an environment draws after a reset with a seed: "training", "validation" or "judging"."""
     if seed >= FIRST_TRAINING_SEED:
         return "training"
     return "validation" if seed in VALIDATION_SEEDS else "judging"
@@ -48,10 +49,11 @@ def is_held_out(task: Task, share: float) -> bool:
 def draw(
     domain: Domain, level: int, kinds: Collection[str], rng: np.random.Generator, share: float, parts: Collection[Part]
 ) -> Task:
-    """A task of one of the parts.
+    """A task of one of the parts, where `share` of all tasks is held out.
 
     Raises:
-        ConfigError: when the level has none.
+        ConfigError: when the level has none, as far as 1,000 tasks show, or for a level or kind there is not.
+        EnvironmentFault: where the code that makes a task breaks.
     """
     for _ in range(_TRIES):
         task = domain.generate(rng, level, kinds)

@@ -67,13 +67,15 @@ class PrismEnvironment(gymnasium.Env[NDArray[np.float32], np.int64]):
         seed: int | None = None,
         options: dict[str, Any] | None = None,  # noqa: ARG002 - Gymnasium's signature
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Start in the initial state."""
+        """Start in the initial state; returns what is observed there, (V,), and the info."""
         super().reset(seed=seed)
         self._state = int(np.flatnonzero(self._modelled.model.states.initial)[0])
         return self._observed(), self._info()
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Take a choice of the model; the next state is drawn by its probabilities.
+
+        Returns what Gymnasium's `step` does; `truncated` is always False.
 
         Raises:
             ValueError: for an action that is not in the action space.

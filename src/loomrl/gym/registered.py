@@ -38,6 +38,7 @@ class RegisteredEnvironment(AwaitedEnvironment):
     Raises:
         ConfigError: when nothing has that name, or its constructor does not take `kwargs`.
         EnvironmentFault: when its constructor fails.
+        ServiceError: when LoomDB cannot be reached.
     """
 
     def __init__(self, name: str, registered_name: str, kwargs: Mapping[str, Any], seed: int) -> None:
@@ -47,7 +48,11 @@ class RegisteredEnvironment(AwaitedEnvironment):
         self.action_space = self._environment.action_space
 
     async def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode; returns what is observed. The first one is seeded by the gym's seed."""
+        """Begin an episode; returns what is observed. The first one is seeded by the gym's seed.
+
+        Raises:
+            EnvironmentFault: when the environment breaks its API.
+        """
         state, _ = await self._begin(seed)
         return state
 

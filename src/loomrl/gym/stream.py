@@ -23,6 +23,9 @@ class TaskStream:
         seed: of all that is drawn.
         kinds: for a domain, the kinds of its tasks; all of them where it is not named.
         held_out_share: the share of all tasks that is never drawn.
+
+    Raises:
+        ConfigError: from the iterator, for a domain or kind there is not, or a level with held-out tasks alone.
     """
 
     def __init__(
@@ -44,7 +47,11 @@ class TaskStream:
         return name, draw(get_domain(name), level, self._kinds.get(name, ()), self._rng, self._share, TRAINING)
 
     def score(self, task: Task, answer: str) -> Score:
-        """The score of an answer to a task, which is also reported to the curriculum."""
+        """The score of an answer to a task, which is also reported to the curriculum.
+
+        Raises:
+            ServiceError: where there is no sandbox for the program of an answer; nothing is reported then.
+        """
         scored = get_domain(task.domain).score(task, answer)
         self.curriculum.record(task.domain, scored.solved)
         return scored
@@ -54,7 +61,12 @@ class TaskStream:
         return {"rng": self._rng.bit_generator.state, "curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the tasks that follow are the same to the byte."""
+        """Go on where `state_dict` was taken; the tasks that follow are the same to the byte.
+
+        Raises:
+            ArtifactError: when the curriculum's state is of other domains, or none. The curriculum is then as it was,
+                and the generator is not.
+        """
         self._rng.bit_generator.state = state["rng"]
         self.curriculum.load_state_dict(state["curriculum"])
 

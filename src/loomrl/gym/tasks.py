@@ -40,12 +40,12 @@ class Task:
 
     domain: str
     kind: str
-    difficulty: int
+    difficulty: int  # a level, 0 to 9
     prompt: str
-    right: str
-    wrong: tuple[str, ...]
-    facts: Mapping[str, Any]
-    picture: NDArray[np.uint8] | None = None
+    right: str  # an answer that solves it
+    wrong: tuple[str, ...]  # plausible answers that earn nothing
+    facts: Mapping[str, Any]  # what else verifying needs; JSON values
+    picture: NDArray[np.uint8] | None = None  # (height, width, 3)
 
     def to_bytes(self) -> bytes:
         """Canonical JSON; equal tasks have equal bytes."""
@@ -137,7 +137,7 @@ class Domain(ABC):
         )
 
     def kinds_at(self, difficulty: int, kinds: Collection[str] = ()) -> list[str]:
-        """The kinds of tasks a level has, or those of `kinds`.
+        """The kinds of tasks a level has, or those of `kinds`, also where they begin at a higher level.
 
         Raises:
             ConfigError: for a level or a kind there is not.
@@ -152,7 +152,10 @@ class Domain(ABC):
 
     @abstractmethod
     def verify(self, task: Task, answer: str) -> Rewards:
-        """What an answer earns by component. Nothing in the answer is trusted or executed outside a sandbox."""
+        """What an answer earns by component, 0 to 1; a component left out earns 0.
+
+        Nothing in the answer is trusted or executed outside a sandbox.
+        """
 
     def begin(self, task: Task) -> TaskEpisode:
         """Start working on a task; here a single answer ends it."""
@@ -169,7 +172,11 @@ class Domain(ABC):
         return [offered[index] for index in rng.permutation(len(offered))]
 
     def score(self, task: Task, answer: str) -> Score:
-        """Play a whole answer, as a language policy writes it, and sum up what it earned."""
+        """Play a whole answer, as a language policy writes it, and sum up what it earned.
+
+        An answer of more than `MAX_ANSWER_CHARACTERS` earns nothing. What `verify` raises is passed on, such as
+        ServiceError where there is no sandbox.
+        """
         earned = dict.fromkeys(self.weights, 0.0)
         episode = self.begin(task)
         try:
@@ -183,7 +190,7 @@ class Domain(ABC):
         return Score(self.total(task, earned), earned, self.is_solved(earned))
 
     def weights_of(self, task: Task) -> Mapping[str, float]:  # noqa: ARG002
-        """What the components a task asks for count, beside one another."""
+        """The weight of each component a task asks for, by name; `total` divides by their sum."""
         return self.weights
 
     def total(self, task: Task, rewards: Rewards) -> float:

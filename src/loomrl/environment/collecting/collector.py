@@ -28,6 +28,10 @@ class Collector:
 
     Episodes go on from one `collect` to the next. `finished` holds (return, length) of every episode that ended
     since it was last cleared. Where `is_resumable`, they also go on in another collector, from `state_dict()`.
+    `seed` is that of the first reset, which the first `collect` makes.
+
+    Raises:
+        ConfigError: for environments made with another autoreset.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], seed: int, act: ActFunction) -> None:
@@ -41,10 +45,11 @@ class Collector:
         self._memory: dict[str, FloatArray] = {}  # a recurrent policy's, (B, M)
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> Trajectory:
-        """Take `num_steps` steps in every environment.
+        """Take `num_steps` steps in every environment, and return them as arrays (T, B, ...).
 
         Raises:
-            EnvironmentFault: when an episode ends without its final observation, or an environment breaks the API.
+            EnvironmentFault: when an episode ends without its final observation, or an environment breaks the API. The
+                steps of this call are lost.
             LoomRLError: when an action is not finite; the environments do not see it.
         """
         if self._obs is None:
@@ -69,7 +74,13 @@ class Collector:
         return hasattr(self.envs, "state_dict")
 
     def state_dict(self) -> State:
-        """Of the environments and their episodes so far, after the first `collect`: arrays (B, ...)."""
+        """The state of the environments and of their episodes so far: arrays (B, ...) by name.
+
+        Only where `is_resumable`, and after the first `collect` (else an AssertionError).
+
+        Raises:
+            EnvironmentFault: when environments in processes do not answer.
+        """
         assert self._obs is not None, "nothing was collected"
         episodes = {"obs": self._obs.copy(), "returns": self._returns.copy(), "lengths": self._lengths.copy()}
         envs: Any = self.envs
@@ -77,7 +88,11 @@ class Collector:
 
     def load_state_dict(self, state: State) -> int:
         """Go on from `state_dict()` of as many environments; returns how many did not come back to where they were, and
-        begin another episode."""
+        begin another episode.
+
+        Raises:
+            EnvironmentFault: when environments in processes do not answer.
+        """
         envs: Any = self.envs
         inner = {name.removeprefix("envs."): value for name, value in state.items() if name.startswith("envs.")}
         self._obs = envs.load_state_dict(inner)
@@ -107,7 +122,8 @@ def demand_finite(action: NDArray[Any], obs: NDArray[Any]) -> None:
 
 
 def diverged(what: str, environment: int) -> LoomRLError:
-    """The error of a policy that chose what no number is."""
+    """The error of a policy that chose `what`, which is not finite, in the environment of this number. The caller
+    raises it."""
     return LoomRLError(
         f"the policy chose {what} in environment {environment}: it has diverged; lower learning_rate, or look at the "
         "rewards and observations of the environment, and train it again"
@@ -229,7 +245,9 @@ def run_episodes(
     episode when it ends.
 
     Raises:
-        EnvironmentFault: when an episode does not end within a million steps.
+        ConfigError: for environments made with another autoreset.
+        EnvironmentFault: when an episode does not end within a million steps, a cost is not finite, or an environment
+            breaks the API.
         LoomRLError: when an action is not finite; the environments do not see it.
     """
     _demand(envs, AutoresetMode.DISABLED, "run_episodes")

@@ -17,7 +17,8 @@ _IDLE = -1
 class EpisodeLog:
     """Records B environments step by step and cuts episodes out of it.
 
-    An environment is idle, and its steps are dropped, until `begin` gives it an episode.
+    An environment is idle, and its steps are dropped, until `begin` gives it an episode. An episode has at most
+    `longest` steps.
     """
 
     def __init__(self, num_envs: int, longest: int) -> None:
@@ -32,15 +33,18 @@ class EpisodeLog:
         self._info: dict[str, tuple[_Rows, _Rows]] = {}  # values, and where the environment gave one
 
     def begin(self, index: int, position: int | None, seed: int) -> None:
-        """An episode starts in environment `index` with the next step; None leaves it idle."""
+        """An episode starts in environment `index` with the next step. `position` is its place among those that are
+        wanted, which `end` tells; None leaves the environment idle."""
         self._position[index] = _IDLE if position is None else position
         self._seed[index], self._start[index] = seed, self._size
 
     def add(self, obs: NDArray[Any], action: NDArray[Any], reward: FloatArray, info: Mapping[str, Any]) -> None:
-        """Record a step of all environments: what was observed before it (B, *obs), done and earned.
+        """Record a step of all environments: what was observed before it (B, *obs), done (B, *action) and earned (B,).
+
+        Of `info`, as Gymnasium's vectors give it, the numbers are kept.
 
         Raises:
-            EnvironmentFault: when an episode has gone on for too long.
+            EnvironmentFault: when an episode has gone on for `longest` steps; the step is not recorded.
         """
         running = np.flatnonzero(self._position != _IDLE)
         oldest = int(self._start[running].min(initial=self._size))
@@ -74,7 +78,13 @@ class EpisodeLog:
         self, ended: NDArray[np.bool_], next_obs: NDArray[Any], terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_], take: Callable[[int, Episode], None],
     ) -> None:  # fmt: skip
-        """Tell `take` the position and the episode of every one that ended with the last step."""
+        """Tell `take` the position and the episode of every one that ended with the last step; it is idle then.
+
+        `ended`, `terminated` and `truncated` are (B,), `next_obs` the true successors, (B, *obs).
+
+        Raises:
+            EnvironmentFault: for an episode in which a cost is not finite.
+        """
         for index in np.flatnonzero(ended & (self._position != _IDLE)).tolist():
             episode = self._cut(index, next_obs[index], bool(terminated[index]), bool(truncated[index]))
             position = int(self._position[index])
@@ -179,7 +189,7 @@ def _success(info: Mapping[str, FloatArray]) -> bool | None:
 
 
 def summed(key: str, episodes: Sequence[Episode], place: str) -> list[float]:
-    """A number of the infos over each episode; nothing in one that told nothing, if another one did.
+    """The sum of a number of the infos over each episode: 0 in one that never told it, if another one did.
 
     Raises:
         ConfigError: naming `place`, when none told it.

@@ -44,6 +44,7 @@ class Abstraction:
     high: Floats  # (D,)
     initial_low: Floats  # (D,): of the states an episode begins with
     initial_high: Floats  # (D,)
+    # Of boxes and ranges of actions, lows and highs each, the outcomes: (probability, lows (N, D), highs (N, D)).
     successors: Callable[[Floats, Floats, Floats, Floats], Sequence[Outcome]]
     unsafe: Callable[[Floats, Floats], Mask]  # which boxes hold an unsafe state, (N,)
     ended: Callable[[Floats, Floats], Mask] | None = None  # in which boxes all states end an episode, safely, (N,)
@@ -64,7 +65,10 @@ class WorstCase:
 
 
 class Grid:
-    """Closed cells of equal size, numbered with the last component counting fastest. Edges belong to both sides."""
+    """Closed cells of equal size, numbered with the last component counting fastest. Edges belong to both sides.
+
+    They cover the box from `low` to `high`, (D,), with `counts` cells along each of its D components.
+    """
 
     def __init__(self, low: Floats, high: Floats, counts: Sequence[int]) -> None:
         self.counts = np.asarray(counts, np.int64)  # (D,)
@@ -112,7 +116,7 @@ class _Moves:
 
 
 def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
-    """What an environment tells of boxes of its states.
+    """What an environment's method `abstraction()` tells of boxes of its states, checked, with bounds in float64.
 
     Raises:
         ConfigError: where it tells nothing, something does not fit, or what is observed is not its state.
@@ -156,11 +160,12 @@ def abstraction_of(env: gymnasium.Env[Any, Any]) -> Abstraction:
 
 
 def demand_held(model: Abstraction, episodes: Sequence[Episode], name: str) -> None:
-    """Every state that was played must lie where the abstraction says, up to a millionth of what it covers: that much
-    rounding may do to observations, and to what an environment computes in float32.
+    """Check that every state that was played lies where the abstraction says, up to a millionth of what it covers: that
+    much rounding may do to observations, and to what an environment computes in float32.
 
     Raises:
-        ConfigError: naming the first episode and step that do not.
+        ConfigError: naming the first episode and step that do not; or when outcomes do not fit the boxes.
+        EnvironmentFault: when the abstraction's `successors` raises.
     """
     slack = _ROUNDED * (model.high - model.low)
     for episode in episodes:
@@ -188,10 +193,12 @@ def _missed(name: str, episode: Episode, step: int, what: str, part: str, obs: N
 
 
 def worst_case(model: Abstraction, counts: Sequence[int], possible: Possible, steps: int) -> WorstCase:
-    """Bound how likely an unsafe state is met within so many steps.
+    """Bound from above how likely an unsafe state is met within so many steps, on a grid of `counts` cells along each
+    component. `possible` says which actions the policy may take in boxes.
 
     Raises:
         ConfigError: when outcomes do not fit the boxes, or their probabilities do not sum to 1.
+        EnvironmentFault: when the abstraction's `successors` raises.
     """
     grid = Grid(model.low, model.high, counts)
     first, last, _ = grid.blocks(model.initial_low[None], model.initial_high[None])

@@ -9,7 +9,11 @@ compiled = njit(nogil=True)
 
 @compiled
 def transpose(row_start, columns, num_columns):  # type: ignore[no-untyped-def]
-    """The rows that lead to each column, as sparse rows."""
+    """The rows that lead to each column, as sparse rows: where each column's begin, (num_columns + 1,), and which they
+    are, (N,).
+
+    `row_start` (R + 1,) and `columns` (N,) are the sparse rows of the matrix.
+    """
     start = np.zeros(num_columns + 1, np.int64)
     for column in columns:
         start[column + 1] += 1
@@ -26,7 +30,10 @@ def transpose(row_start, columns, num_columns):  # type: ignore[no-untyped-def]
 
 @compiled
 def within_steps(row_start, columns, through, target, steps):  # type: ignore[no-untyped-def]
-    """From which states, (S,), `target` may be, and must be, reached in so many steps by a path in `through`."""
+    """From which states `target` may be, and from which it must be, reached in so many steps by a path in `through`.
+
+    Returns two masks (S,). `through` and `target` are masks (S,), too.
+    """
     can, must = target.copy(), target.copy()
     for _ in range(steps):
         before_can, before_must = can.copy(), must.copy()
@@ -47,7 +54,10 @@ def within_steps(row_start, columns, through, target, steps):  # type: ignore[no
 
 @compiled
 def step(row_start, columns, probabilities, value, moving, gain, after):  # type: ignore[no-untyped-def]
-    """One step backwards in time: after = gain + P value in the rows `moving`; whether anything changed."""
+    """One step backwards in time: writes gain + P value into `after` in the rows `moving`; whether anything changed.
+
+    `value`, `gain` and `after` are (S,); `moving` are numbers of rows.
+    """
     changed = False
     for row in moving:
         total = gain[row]
@@ -60,7 +70,10 @@ def step(row_start, columns, probabilities, value, moving, gain, after):  # type
 
 @compiled
 def sweep(row_start, columns, values, gain, solution, forwards):  # type: ignore[no-untyped-def]
-    """One Gauss-Seidel pass over x = gain + A x, in place; the largest change, and the largest value."""
+    """One Gauss-Seidel pass over x = gain + A x, in place in `solution` (S,); the last row first unless `forwards`.
+
+    Returns the largest change and the largest value, both without their signs.
+    """
     change, largest = 0.0, 0.0
     size = len(solution)
     for index in range(size):
@@ -80,7 +93,8 @@ def sweep(row_start, columns, values, gain, solution, forwards):  # type: ignore
 
 @compiled
 def residuals(row_start, columns, values, gain, solution, longest, signed, rounding):  # type: ignore[no-untyped-def]
-    """gain + A x - x, and how far float64 may be from the real number, where no sum has more than `longest` terms.
+    """Write gain + A x - x into `signed` (S,), where x is `solution`, and into `rounding` (S,) how far float64 may be
+    from the real number, where no sum has more than `longest` terms.
 
     Higham, Accuracy and Stability of Numerical Algorithms (2002), section 3.1.
     """
@@ -96,7 +110,11 @@ def residuals(row_start, columns, values, gain, solution, longest, signed, round
 
 @compiled
 def losing(choice_start, row_start, columns, unsafe):  # type: ignore[no-untyped-def]
-    """Which states, (S,), cannot keep `unsafe` out of reach for ever: every choice there may lead to such a state."""
+    """Which states, (S,), cannot keep `unsafe` (S,) out of reach for ever: every choice there may lead to such a state.
+
+    The choices of state s are `choice_start[s]` to `choice_start[s + 1]`, the transitions of choice c `row_start[c]` to
+    `row_start[c + 1]`; `columns` are the states they lead to.
+    """
     lost = unsafe.copy()
     changed = True
     while changed:

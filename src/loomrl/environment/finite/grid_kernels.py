@@ -38,7 +38,10 @@ def _next_cell(counts, first, last, place, cell):  # type: ignore[no-untyped-def
 
 @compiled
 def mark_blocks(counts, first, last, marked):  # type: ignore[no-untyped-def]
-    """Set `marked` (S,) to True for every cell of the blocks from `first` to `last`."""
+    """Set `marked` (S,) to True for every cell of the blocks from `first` to `last`, places (M, K, D) both.
+
+    `counts` (D,) are the cells of the grid along each component.
+    """
     place = np.empty(len(counts), np.int64)
     for move in range(first.shape[0]):
         for outcome in range(first.shape[1]):
@@ -50,7 +53,11 @@ def mark_blocks(counts, first, last, marked):  # type: ignore[no-untyped-def]
 
 @compiled
 def worst_values(counts, cells, shares, first, last, outside, value, after):  # type: ignore[no-untyped-def]
-    """Raise `after` (S,) of each move's cell (M,) to what the move is worth at worst, one step before `value` (S,)."""
+    """Raise `after` (S,) of each move's cell (M,) to what the move is worth at worst, one step before `value` (S,).
+
+    A move has K outcomes of probabilities `shares` (K,). Each leads into the block from `first` to `last`, places
+    (M, K, D), or is worth 1 where it reaches beyond the grid, `outside` (M, K).
+    """
     place = np.empty(len(counts), np.int64)
     for move in range(len(cells)):
         total = 0.0

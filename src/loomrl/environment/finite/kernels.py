@@ -12,7 +12,7 @@ compiled = njit(nogil=True)
 
 @compiled
 def gather_rows(row_start, rows):  # type: ignore[no-untyped-def]
-    """Some rows of a sparse matrix: where each of them starts, and which entries they are."""
+    """Some rows of a sparse matrix: where each of them starts, (len(rows) + 1,), and the numbers of their entries."""
     start = np.zeros(len(rows) + 1, np.int64)
     for index in range(len(rows)):
         start[index + 1] = start[index] + row_start[rows[index] + 1] - row_start[rows[index]]
@@ -27,7 +27,7 @@ def gather_rows(row_start, rows):  # type: ignore[no-untyped-def]
 def mark_reachable(start, columns, sources, through):  # type: ignore[no-untyped-def]
     """Which states, (S,), are in `sources`, (S,), or reached from there by a path in `through`, (S,).
 
-    Of transposed rows: which reach `sources` so.
+    Of transposed rows: which reach `sources` so. `start` (S + 1,) and `columns` (N,) are the sparse rows.
     """
     seen = sources.copy()
     waiting = np.empty(len(seen), np.int64)
@@ -64,7 +64,7 @@ def intern(words, known, num_known, table, numbers):  # type: ignore[no-untyped-
     """Number the rows of `words` (n, W): rows seen before keep their number, new ones are added to `known` (K, W).
 
     `table` is an open hash table of numbers, its size a power of 2 and at least twice what it will hold; -1 is free.
-    Returns how many are known then.
+    `numbers` (n,) gets the number of each row. Returns how many are known then; `known` must have room for them.
     """
     mask = len(table) - 1
     width = words.shape[1]
@@ -93,7 +93,7 @@ def intern(words, known, num_known, table, numbers):  # type: ignore[no-untyped-
 
 @compiled
 def rehash(known, num_known, table):  # type: ignore[no-untyped-def]
-    """Fill a larger, empty hash table with the rows that are known."""
+    """Fill a larger hash table, which is -1 everywhere, with the numbers of the first `num_known` rows of `known`."""
     mask = len(table) - 1
     for number in range(num_known):
         slot = np.int64(_hashed(known[number]) & np.uint64(mask))

@@ -30,9 +30,9 @@ _ROUNDED = 1.0 + 1e-12  # for the few products behind a bound
 class SparseRows:
     """A, as sparse rows. `longest` is how many numbers were summed at most for a row of A and its entry of c."""
 
-    row_start: Ints
-    columns: Ints
-    values: Floats
+    row_start: Ints  # (m + 1,)
+    columns: Ints  # (N,)
+    values: Floats  # (N,)
     longest: int
 
     def __len__(self) -> int:
@@ -43,12 +43,15 @@ class SparseRows:
 class Solution:
     """The solution is within `error` of `value`, entry by entry; infinite where nothing could be proved."""
 
-    value: Floats
-    error: Floats
+    value: Floats  # (m,)
+    error: Floats  # (m,)
 
 
 def solve(matrix: SparseRows, gain: Floats) -> Solution:
-    """Solve x = gain + A x: small systems directly, large ones by iteration, directly where that does not converge."""
+    """Solve x = gain + A x: small systems directly, large ones by iteration, directly where that does not converge.
+
+    Where no method's solution can be proved, the one returned is zeros with infinite errors.
+    """
     best = Solution(np.zeros(len(gain)), np.full(len(gain), np.inf))
     for method in _methods(matrix):
         found = _certified(matrix, gain, method)

@@ -34,7 +34,7 @@ class States:
         return len(self.initial)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A variable's value in every state, (S,)."""
+        """A variable's value in every state, (S,), bool or int64; raises `ValueError` for a variable there is not."""
         values = self.values[:, self.variables.index(name)]
         return values.astype(np.bool_) if name in self.booleans else values
 
@@ -50,7 +50,8 @@ class States:
         }
 
     def with_label(self, name: str, mask: Mask) -> "States":
-        """A copy of these states that has one more label: the states of `mask`, bool (S,)."""
+        """A copy of these states that has one more label: the states of `mask`, bool (S,). It takes the place of one of
+        the same name."""
         return replace(self, labels={**self.labels, name: mask})
 
     def take(self, kept: Ints) -> "States":
@@ -70,7 +71,7 @@ class Chain:
     rewards: Mapping[str, Floats]
 
     def reachable(self) -> "Chain":
-        """The part that can be reached from the initial states; values there are the same."""
+        """The part that can be reached from the initial states, in their order; itself where that is all of them."""
         everywhere = np.ones(len(self.states), np.bool_)
         seen = mark_reachable(self.row_start, self.columns, self.states.initial > 0.0, everywhere)
         if seen.all():
@@ -106,7 +107,10 @@ class FiniteModel:
         return len(self.actions)
 
     def chain(self, choices: Ints) -> Chain:
-        """The chain in which state s always takes choice `choices[s]`."""
+        """The chain in which state s always takes choice `choices[s]`, (S,).
+
+        Choices are counted over all states, and not checked to be those of their state.
+        """
         row_start, entries = gather_rows(self.row_start, choices)
         rewards = {name: reward[choices] for name, reward in self.rewards.items()}
         return Chain(self.states, row_start, self.columns[entries], self.probabilities[entries], rewards)

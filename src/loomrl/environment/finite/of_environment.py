@@ -43,7 +43,11 @@ class Modelled:
         return self.model.chain(self._choices(np.asarray(actions))).reachable()
 
     def behind(self, shield: Shield) -> "Modelled":
-        """The model in which every action does what is taken in its place behind a shield."""
+        """The model in which every action does what is taken in its place behind a shield.
+
+        Raises:
+            NoState: for a state in which an episode goes on, and of which the shield knows nothing.
+        """
         model, count = self.model, len(self.model.action_names)
         deciding = ~model.states.labels.get(TERMINATED, np.zeros(len(model.states), np.bool_))
         instead = np.tile(np.arange(count), (len(model.states), 1))
@@ -104,7 +108,12 @@ def shield_around(env: gymnasium.Env[Any, Any]) -> Shield | None:
 
 
 def demand_bare(env: gymnasium.Env[Any, Any]) -> None:
-    """A model below a wrapper that changes what happens would be another environment's."""
+    """Demand that no wrapper changes what happens: the model below it would be another environment's.
+
+    Raises:
+        ConfigError: for a wrapper that is neither LoomRL's nor known to change nothing, and where the environment is
+            made anew, with drawn parameters, for every episode.
+    """
     *wrappers, inner = layers_of(env)
     for kind in map(type, wrappers):
         if not kind.__module__.startswith("loomrl.environment.") and kind.__name__ not in _HARMLESS:

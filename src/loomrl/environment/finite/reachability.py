@@ -18,14 +18,15 @@ _ULP = 2.0**-52
 
 @dataclass(frozen=True)
 class ProbabilityBounds:
-    """For every state a number not above, and one not below, the true one: (S,) each."""
+    """For every state a number not above, and one not below, the true probability or expectation: (S,) each."""
 
     low: Floats
     high: Floats
 
 
 def until(chain: Chain, through: Mask, target: Mask) -> ProbabilityBounds:
-    """P(through U target): that `target` is reached, and all states before it are in `through`."""
+    """P(through U target): bounds on the probability that `target` is reached, and that all states before it are in
+    `through`, masks (S,) both. Where nothing could be proved they are 0 and 1."""
     before = transpose(chain.row_start, chain.columns, len(chain.states))
     can = mark_reachable(*before, target, through & ~target)
     surely = ~mark_reachable(*before, ~can, can & ~target)
@@ -43,7 +44,7 @@ def until(chain: Chain, through: Mask, target: Mask) -> ProbabilityBounds:
 
 def bounded_until(chain: Chain, through: Mask, target: Mask, steps: int) -> ProbabilityBounds:
     """P(through U<=steps target): bounds on the probability that `target` is reached within `steps` steps, and that all
-    states before it are in `through`."""
+    states before it are in `through`, masks (S,) both."""
     before = transpose(chain.row_start, chain.columns, len(chain.states))
     moving = np.flatnonzero(mark_reachable(*before, target, through & ~target) & ~target)
     start = target.astype(np.float64)
@@ -63,7 +64,10 @@ def next_step(chain: Chain, target: Mask) -> ProbabilityBounds:
 
 
 def reward_until(chain: Chain, reward: Floats, target: Mask) -> ProbabilityBounds:
-    """E[what is earned before `target`]; infinite where `target` may never be reached."""
+    """E[what is earned before `target`]: bounds on the expected sum of `reward` (S,) before `target`, a mask (S,).
+
+    Both are infinite where `target` may never be reached; -infinity and infinity where nothing could be proved.
+    """
     every = np.ones(len(chain.states), np.bool_)
     before = transpose(chain.row_start, chain.columns, len(chain.states))
     can = mark_reachable(*before, target, every)

@@ -25,6 +25,9 @@ class Shield:
 
     `instead[s, a]` is the action that is taken where a was chosen: a itself where it is allowed, else the allowed one
     of least risk.
+
+    Raises:
+        ConfigError: when two states are observed alike.
     """
 
     observations: NDArray[Any]  # (S, *obs)
@@ -66,23 +69,32 @@ class Shield:
         return rows
 
     def correct(self, obs: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.int64]:
-        """Actions, (B,), with those that are not allowed after `obs`, (B, *obs), replaced by the one of least risk."""
+        """Actions, (B,), with those that are not allowed after `obs`, (B, *obs), replaced by the one of least risk.
+
+        Raises:
+            NoState: for an observation of no state of the model.
+            IndexError: for an action beyond those of the model; a negative one counts from its last.
+        """
         return self.rows(obs)[np.arange(len(actions)), np.asarray(actions, np.int64)]
 
     @property
     def num_safe(self) -> int:
-        """In how many states what is unsafe can be kept out of reach for ever."""
+        """The number of states in which what is unsafe can be kept out of reach for ever."""
         return int(np.count_nonzero(self.risk.min(axis=1) == 0.0))
 
     def to_bytes(self) -> bytes:
-        """One file of arrays; equal shields give equal bytes."""
+        """The shield as a file of arrays in the safetensors format; equal shields give equal bytes."""
         from safetensors.numpy import save
 
         arrays = {"observations": self.observations, "allowed": self.allowed, "risk": self.risk}
         return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
     def save(self, path: Path) -> None:
-        """Write the shield to a file, atomically, in the format of `to_bytes`."""
+        """Write the shield to a file, atomically, in the format of `to_bytes`.
+
+        Raises:
+            ArtifactError: when it cannot be written; a file that was there is as it was.
+        """
         write_atomic(path, self.to_bytes())
 
     @classmethod
@@ -91,6 +103,7 @@ class Shield:
 
         Raises:
             ArtifactError: when there is no such file, or it is damaged.
+            ConfigError: when two of its states are observed alike.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load

@@ -40,7 +40,8 @@ def build_shield(modelled: Modelled, unsafe: Mask, tolerance: float = 0.0) -> Sh
     """A shield of all states in which something is decided: those in which an episode has not ended.
 
     Raises:
-        ConfigError: for a negative tolerance, or when an observation does not tell two states apart.
+        ConfigError: for a negative tolerance, when an observation does not tell two states apart, or when the model is
+            ill-conditioned, so that its risks cannot be computed.
     """
     allowed, risk = allowed_choices(modelled.model, unsafe, tolerance)
     deciding = ~modelled.model.states.labels.get(TERMINATED, np.zeros(len(unsafe), np.bool_))
@@ -54,6 +55,9 @@ def allowed_choices(model: FiniteModel, unsafe: Mask, tolerance: float = 0.0) ->
         model: choice a of every state is action a.
         unsafe: which states, (S,), must not be reached.
         tolerance: where no choice is safe for ever, one is allowed up to (1 + tolerance) times the least risk.
+
+    Raises:
+        ConfigError: for a negative tolerance, or when the model is ill-conditioned: its risks cannot be computed.
     """
     if tolerance < 0.0:
         raise ConfigError(f"tolerance is {tolerance:g}; it is at least 0")

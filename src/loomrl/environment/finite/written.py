@@ -76,9 +76,12 @@ def _assigned(states: States, index: int, several: bool) -> str:
 
 
 def write_explicit(chain: Chain, folder: Path, name: str = "chain") -> list[Path]:
-    """Write NAME.sta, NAME.tra, NAME.lab and NAME.REWARDS.srew; the files' names.
+    """Write NAME.sta, NAME.tra, NAME.lab and NAME.REWARDS.srew of all rewards into a folder; returns the files' paths.
 
     As PRISM's `-importmodel` reads them: https://www.prismmodelchecker.org/manual/Appendices/ExplicitModelFiles
+
+    Raises:
+        ArtifactError: when a file cannot be written; those before it are there.
     """
     states = chain.states
     header = "(" + ",".join(states.variables) + ")\n"

@@ -35,14 +35,14 @@ Rollouts = dict[str, NDArray[Any]]
 class Deviation:
     """How far two sets of rollouts are apart: relative to 1 + the reference's magnitude."""
 
-    largest: float
-    key: str
-    episode: int
-    step: int
+    largest: float  # 0 where they are equal, infinity where they cannot be compared
+    key: str  # of the rollouts' array that differs most; "" where they are equal
+    episode: int  # from 0
+    step: int  # from 1; 0 is the reset
 
 
 def record_rollouts(env: gymnasium.Env[Any, Any], num_episodes: int, num_steps: int) -> Rollouts:
-    """Roll out seeded random actions, at most `num_steps` per episode.
+    """Roll out seeded random actions, at most `num_steps` per episode. Episode e is reset with seed e.
 
     Returns:
         N steps of E episodes: `reset_observation` (E, D), `observation` (N, D), `action` (N, A), `reward` (N,),
@@ -108,7 +108,7 @@ def beginnings(rollouts: Rollouts) -> Rollouts:
 
 
 def exact_digest(rollouts: Rollouts) -> str:
-    """SHA-256 over names, types, shapes and bytes."""
+    """SHA-256 over the names, types, shapes and bytes of all arrays: 64 hex digits."""
     digest = hashlib.sha256()
     for key in sorted(rollouts):
         array = np.ascontiguousarray(rollouts[key])
@@ -124,7 +124,8 @@ def toleranced_digest(rollouts: Rollouts) -> str:
 
 
 def compare(reference: Rollouts, other: Rollouts) -> Deviation:
-    """Find where two rollouts of the same actions differ most. Episodes of different length differ infinitely."""
+    """Find where two rollouts of the same actions differ most. Episodes of different length differ infinitely, and so
+    do observations of different size."""
     if reference["observation"].shape[1:] != other["observation"].shape[1:]:
         return Deviation(math.inf, "observation", 0, 0)
     unequal = np.flatnonzero(reference["length"] != other["length"])
@@ -177,7 +178,7 @@ def _place(lengths: NDArray[Any], row: int, key: str) -> tuple[int, int]:
 
 
 def arithmetic_digest() -> str:
-    """The bits of this machine's elementary functions, as Python and NumPy compute them.
+    """SHA-256, in hex, of the bits of this machine's elementary functions, as Python and NumPy compute them.
 
     Names no machine: two that compute alike have equal digests, whoever made them.
     """

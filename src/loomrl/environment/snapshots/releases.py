@@ -14,7 +14,10 @@ _OURS = "loomrl"  # no environment's dynamics rest on its release: what of it an
 
 
 def patched(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str] | None:
-    """A phrase for each dependency that has another patch release; None where more than that differs."""
+    """A phrase such as "numpy 2.1.3 for 2.1.2" for each dependency (name -> version) that has another patch release.
+
+    Empty where all are equal; None where more than patch releases differs. Any release of LoomRL's own counts as one.
+    """
     if recorded.keys() != current.keys():
         return None
     others = [name for name in sorted(recorded) if recorded[name] != current[name]]
@@ -26,7 +29,8 @@ def patched(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str
 def same_environment(first: EnvironmentSnapshot, second: EnvironmentSnapshot) -> str | None:
     """Why two snapshots are of one environment: all is equal but patch releases, and so are the recorded dynamics.
 
-    The second's seeds and actions are the first's, played under the other releases. None where they are not one.
+    The second's seeds and actions are the first's, played under the other releases. None where they are not one, and
+    where no release differs, so that there is nothing to explain.
     """
     alike = (first.spec, first.source_digest, first.dynamics) == (second.spec, second.source_digest, second.dynamics)
     releases = patched(first.dependencies, second.dependencies)
@@ -36,7 +40,7 @@ def same_environment(first: EnvironmentSnapshot, second: EnvironmentSnapshot) ->
 
 
 def kept_under(releases: list[str], snapshot: EnvironmentSnapshot) -> str:
-    """One sentence that says which releases were compared and that they are equal."""
+    """A sentence that says that all recorded steps of a snapshot are equal under `releases`, phrases of `patched`."""
     dynamics = snapshot.dynamics
     return (
         f"{', '.join(releases)}: all {dynamics.num_steps} recorded steps of {dynamics.num_episodes} episodes are equal "

@@ -43,6 +43,8 @@ def take_snapshot(config: EnvironmentConfig, project: Path, folder: Path) -> Env
     Raises:
         ConfigError: when the environment is unknown or cannot be imported, or its archive does not run on its own.
         EnvironmentFault: when it breaks the Gymnasium API, or an episode depends on more than its seed and actions.
+        ServiceError: when LoomDB, where the environment may be registered, cannot be reached.
+        ArtifactError: when a file cannot be written. Its document is written last: without it there is no snapshot.
     """
     definition = resolve(config, project)
     archive = build_archive(definition.source.locations)
@@ -72,7 +74,11 @@ def _observe(definition: Definition, config: EnvironmentConfig) -> tuple[Rollout
 
 
 def describe(definition: Definition, env: gymnasium.Env[Any, Any]) -> EnvironmentSpec:
-    """The `EnvironmentSpec` of a constructed environment and its definition."""
+    """The `EnvironmentSpec` of a constructed environment and its definition.
+
+    Raises:
+        ConfigError: for a kind of space whose elements have no fixed size.
+    """
     frame = frame_space(env)
     return EnvironmentSpec(
         name=definition.name,
@@ -106,7 +112,7 @@ def fingerprint(rollouts: Rollouts, file_digest: str) -> DynamicsFingerprint:
 
 
 def content_digest(snapshot: EnvironmentSnapshot) -> str:
-    """SHA-256 over the canonical JSON of all fields but `digest`."""
+    """SHA-256, in hex, over the canonical JSON of all fields but `digest`."""
     content = snapshot.to_json()
     del content["digest"]
     return sha256(canonical_json(content))

@@ -15,15 +15,22 @@ _FILES = (ARCHIVE, FILE, DOCUMENT)
 
 
 def snapshots_home() -> Path:
-    """The folder with one folder per kept snapshot."""
+    """The folder with one folder per kept snapshot, which may not be there yet.
+
+    Raises:
+        ArtifactError: when the home cannot be made or written to.
+    """
     return home() / "snapshots"
 
 
 def store_snapshot(folder: Path) -> Path:
     """Keep a copy of a snapshot under its digest and record it in LoomDB; does nothing where it is kept already.
 
+    Returns the folder of the copy.
+
     Raises:
-        ArtifactError: when the snapshot, or the copy kept earlier, was changed.
+        ArtifactError: when the snapshot, or the copy kept earlier, was changed, or the copy cannot be written.
+        ServiceError: when LoomDB cannot be reached; the copy is kept then, and the next call records it.
     """
     from loomrl.storage.loomdb.database import LoomDB
 
@@ -39,7 +46,14 @@ def store_snapshot(folder: Path) -> Path:
 
 
 def copy_snapshot(folder: Path, destination: Path) -> EnvironmentSnapshot:
-    """Copy a snapshot's files, checked before and after."""
+    """Copy a snapshot's files to `destination`, over what is there, and check them before and after.
+
+    Returns the copy's document, which equals the snapshot's.
+
+    Raises:
+        ArtifactError: when the snapshot was changed, or the copy cannot be written or differs. What was written stays;
+            the document comes last.
+    """
     load_snapshot(folder)
     for name in _FILES:
         write_atomic(destination / name, (folder / name).read_bytes())

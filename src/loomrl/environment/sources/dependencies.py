@@ -21,7 +21,7 @@ _OPAQUE = {"loomrl"}
 
 
 def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
-    """Versions of Python, of the distributions the code imports, and of all they require.
+    """Versions of Python, of the distributions the code imports, and of all they require, by canonical name.
 
     Walks the modules that the entry point's module reaches, so a package's other environments add nothing. Imports
     for type checkers, and inside functions that draw, are left out. What is not installed is left out too: such an

@@ -27,7 +27,8 @@ PREFIX = "_loomrl_"
 class PrivateImporter(importlib.abc.MetaPathFinder):
     """Imports the modules named in `roots` from one folder under an alias.
 
-    `roots` are dotted names; `gymnasium.envs.classic_control` lies at `folder/gymnasium/envs/classic_control`.
+    `roots` are dotted names; `gymnasium.envs.classic_control` lies at `folder/gymnasium/envs/classic_control`. `key`
+    makes the alias, and belongs to one content of the folder.
     """
 
     def __init__(self, key: str, folder: Path, roots: Sequence[str]) -> None:
@@ -50,7 +51,11 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         return self
 
     def load(self, name: str) -> ModuleType:
-        """Import module `name` from the folder, under an alias that keeps it apart from others of its name."""
+        """Import module `name` from the folder, under an alias that keeps it apart from others of its name.
+
+        Raises:
+            ModuleNotFoundError: when the folder's roots have no such module. What the module raises is passed on.
+        """
         return importlib.import_module(f"{self.alias}.{name}")
 
     def holds(self, name: str) -> bool:
@@ -63,7 +68,7 @@ class PrivateImporter(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - importlib's signature
         target: ModuleType | None = None,  # noqa: ARG002 - as above
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find modules below the alias; packages above a root are empty namespaces."""
+        """Find modules below the alias; packages above a root are empty namespaces. None for all other names."""
         if not fullname.startswith(self.alias + "."):
             return None
         name = fullname[len(self.alias) + 1 :]
@@ -138,7 +143,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def find_module(folder: Path, name: str) -> Path | None:
-    """The package folder or module file called `name` directly below `folder`."""
+    """The package folder or module file called `name` directly below `folder`; None where there is neither, or a folder
+    without a Python file."""
     if (folder / name).is_dir() and not name.startswith("."):
         package = folder / name
         return package if any(package.rglob("*.py")) else None
@@ -150,7 +156,7 @@ def get_entry_point(module: ModuleType, qualified_name: str, entry_point: str) -
     """The callable an entry point names inside its module.
 
     Raises:
-        ConfigError: when the module has no such name.
+        ConfigError: when the module has no such name, or something there that cannot be called.
     """
     value: Any = module
     for part in qualified_name.split("."):

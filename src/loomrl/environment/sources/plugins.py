@@ -36,7 +36,7 @@ class PluginPackage(Document):
 
     name: str  # as it is imported
     distribution: str | None  # that brought it; None for a file that no distribution owns
-    version: str | None
+    version: str | None  # of that distribution
     digest: str  # SHA-256 over names and SHA-256 of its files
     archived: bool  # in plugins.tar, too: the small ones first, as long as they fit into MAX_ARCHIVED_BYTES
 
@@ -50,7 +50,7 @@ class PluginPackage(Document):
 class PluginCode:
     """The packages that plug-ins' entry points lead to, and their files."""
 
-    locations: dict[str, Path]
+    locations: dict[str, Path]  # of each package's folder or file, by the name that is imported
 
     def packages(self) -> list[PluginPackage]:
         """Each package with the digest of what it is now, sorted by name."""
@@ -61,7 +61,11 @@ class PluginCode:
         return [_package(name, files[name], fitting[name] <= MAX_ARCHIVED_BYTES) for name in files]
 
     def archive(self, packages: Iterable[PluginPackage]) -> bytes:
-        """An uncompressed tar of those that are to be archived; equal content gives equal bytes."""
+        """An uncompressed tar of those that are to be archived; equal content gives equal bytes.
+
+        Raises:
+            ConfigError: when there is more than a source archive should hold.
+        """
         return build_archive({one.name: self.locations[one.name] for one in packages if one.archived})
 
 

@@ -32,7 +32,8 @@ def locate(folder: Path, root: str) -> Path:
 
 
 def closure(folder: Path, top: str) -> list[str]:
-    """`top` and the modules beside it that its code imports, directly or not, also inside functions."""
+    """`top` and the modules beside it in `folder` that its code imports, directly or not, also inside functions: their
+    names, `top` first. Raises `ArtifactError` where `folder` has no `top`."""
 
     def beside(name: str) -> list[str]:
         return [one for one in _top_level_imports(locate(folder, name)) if find_module(folder, one) is not None]
@@ -78,7 +79,13 @@ def parse(path: Path) -> ast.Module:
 
 
 def installed_locations(module: ModuleType, create: Callable[..., Any]) -> dict[str, Path]:
-    """The entry point's root, those of its base classes, and the modules beside them that nothing else would keep."""
+    """The entry point's root, those of its base classes, and the modules beside them that nothing else would keep.
+
+    Returns where each lies, by its name; the entry point's own comes first.
+
+    Raises:
+        ConfigError: for a module without a source file.
+    """
     names = [module.__name__, *(base.__module__ for base in getattr(create, "__mro__", ()))]
     roots = dict.fromkeys(root for root in map(_root_of, names) if root is not None)
     locations = {root: location for root in _with_own(roots) if (location := find_location(root)) is not None}
@@ -150,7 +157,8 @@ def is_installed(location: Path) -> bool:
 
 
 def files_of(location: Path, root: str) -> Iterator[tuple[Path, str]]:
-    """Files of a root with their names in the archive, sorted."""
+    """Files of a root, each as (path, name in the archive), sorted; without hidden and bytecode files and linked
+    folders."""
     base = root.replace(".", "/")
     if location.is_file():
         yield location, f"{base}{location.suffix}"

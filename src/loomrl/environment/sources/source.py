@@ -75,7 +75,12 @@ def run_archive(entry_point: str, archive: bytes, roots: list[str]) -> Environme
 
 
 def load_archived(entry_point: str, folder: Path, roots: list[str], digest: str) -> EnvironmentSource:
-    """Load an entry point from an extracted archive."""
+    """Load an entry point from an extracted archive, whose SHA-256 keeps its modules apart from those of others.
+
+    Raises:
+        ArtifactError: when `folder` lacks one of the `roots`.
+        ConfigError: when the entry point cannot be imported from it.
+    """
     importer = PrivateImporter(f"archive_{digest[:16]}", folder, roots)
     return _load_privately(entry_point, importer, {root: locate(folder, root) for root in roots})
 
@@ -128,7 +133,7 @@ def _load_privately(entry_point: str, importer: PrivateImporter, locations: dict
 
 
 def install_hint(error: Exception) -> str:
-    """How to get what an import missed."""
+    """How to get what an import missed: half a sentence for a message, with the command where it is known."""
     cause = error if isinstance(error, ImportError) else error.__cause__
     missing = (getattr(cause, "name", None) or "").partition(".")[0]
     if missing.startswith(PREFIX):
@@ -164,6 +169,8 @@ def build_archive(locations: dict[str, Path]) -> bytes:
 
 def extract_archive(archive: bytes, digest: str, roots: Iterable[str], folder: Path) -> Path:
     """Put an archive's content at `folder`; what lies there already is used only if it is exactly that.
+
+    Returns `folder`.
 
     Raises:
         ArtifactError: when the archive is not the one with this digest, or cannot be written.

@@ -42,7 +42,11 @@ def reset_arguments(num_envs: int, seed: Seeds, options: Options) -> tuple[list[
 
 
 def seed_list(num_envs: int, seed: Seeds) -> list[int | None]:
-    """Environment i gets `seed + i`, or the i-th of a sequence."""
+    """A seed for each environment: environment i gets `seed + i`, or the i-th of a sequence; None seeds none.
+
+    Raises:
+        ConfigError: for a sequence of another length.
+    """
     if isinstance(seed, int | np.integer):
         return [int(seed) + index for index in range(num_envs)]
     given: Sequence[int | None] = [None] * num_envs if seed is None else seed

@@ -25,7 +25,7 @@ AHEAD = 64  # resets drawn at once for each environment
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "BatchedVectorEnv | None":
-    """These environments, or None where there are no compiled dynamics for them."""
+    """These environments, or None where there are no compiled dynamics for them. Raises what `construct` raises."""
     definition = recipe.definition
     dynamics = find_dynamics(definition.source.entry_point)
     if dynamics is None:
@@ -71,6 +71,8 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
     def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
 
+        Returns what all environments show, (B, O), and an empty info.
+
         Raises:
             ConfigError: for other options, or a mask or list of seeds of another length.
         """
@@ -103,7 +105,11 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         return obs
 
     def refill(self, minimum: int = 1) -> None:
-        """Have at least `minimum` pending resets ready for every environment. Needs a `reset` before."""
+        """Have at least `minimum` pending resets ready for every environment.
+
+        Raises:
+            EnvironmentFault: before the first `reset`.
+        """
         size = self.pending.shape[1]
         if size < max(minimum, AHEAD):
             grown = np.zeros((self.num_envs, max(minimum, AHEAD), self.dynamics.state_dim))
@@ -120,13 +126,14 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
             self.cursor[index] = 0
 
     def step(self, actions: NDArray[Any]) -> StepResult:
-        """Step all environments.
+        """Step all environments: observations (B, O), rewards, terminated, truncated (B,), and the info.
 
         With autoreset, where an episode ended, the info has `final_obs` (B, O): the true successors of all
         environments, those whose episode goes on included. `_final_obs` (B,) says where one ended.
 
         Raises:
-            EnvironmentFault: for an action the space does not hold, a value that is not finite, a missing reset.
+            EnvironmentFault: for an action the space does not hold, or a missing reset: no environment was stepped; for
+                a value that is not finite: those up to that environment were.
         """
         if not self._ready:
             which = f"number {int(np.flatnonzero(self._ended)[0])} of {self.num_envs}"
@@ -146,12 +153,12 @@ class BatchedVectorEnv(VectorEnv[NDArray[np.float32], NDArray[Any], NDArray[Any]
         return obs, reward, terminated, truncated, info
 
     def renew(self) -> None:
-        """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
+        """Make the environments as newly made ones are: a reset must follow, which without seeds is a random one."""
         self._rngs = [None] * self.num_envs
         self._ended, self._ready = np.ones(self.num_envs, np.bool_), False
 
     def state_dict(self) -> State:
-        """All that going on to the bit needs: states, steps so far, resets drawn ahead, and generators.
+        """All that going on to the bit needs, as arrays (B, ...): states, steps so far, resets drawn ahead, generators.
 
         Raises:
             EnvironmentFault: before the first reset.

@@ -14,7 +14,8 @@ T = TypeVar("T", bound=_ForEnvironment)
 
 
 def written_for(entry_point: str, folder: str, kind: type[T]) -> T | None:
-    """What is of this kind and for this entry point in a file of `folder` (`classic`, `robots`, `tensors`); or None."""
+    """The object of type `kind` for this entry point, from the file of `folder` (`classic`, `robots`, `tensors`) that
+    is named like the entry point's module; None where there is no such file, or none for this entry point in it."""
     name = entry_point.partition(":")[0].rpartition(".")[2]
     if name == "base" or not (Path(__file__).parent / folder / f"{name}.py").is_file():
         return None

@@ -74,7 +74,13 @@ def _refused(backend: str, lacking: str) -> ConfigError:
 
 
 def is_exact(name: str, definition: Definition) -> bool:
-    """Whether a back-end has the environment and gives what single environments give, on seeded random episodes."""
+    """Whether a back-end has the environment and gives what single environments give, on seeded random episodes.
+
+    Raises:
+        ConfigError: when there is no back-end of that name.
+        ImportError: when a package it needs is not installed.
+        EnvironmentFault: when the environment breaks the Gymnasium API.
+    """
     if name in CONSTRUCTED:
         return True  # they run the environments themselves
     backend = load_backend(name)
@@ -90,7 +96,7 @@ def is_exact(name: str, definition: Definition) -> bool:
 
 
 def make_serial(recipe: Recipe) -> VectorEnv[Any, Any, Any]:
-    """The environments a back-end is compared with."""
+    """The environments a back-end is compared with: NUM_ENVS of them, one after the other, with autoreset."""
     envs = load_backend("serial").create(recipe, NUM_ENVS, AutoresetMode.SAME_STEP)
     assert envs is not None
     return envs
@@ -121,7 +127,8 @@ def make_vector(recipe: Recipe, num_envs: int, autoreset: Autoreset, backend: st
     has a seed of its own.
 
     Raises:
-        ConfigError: when the back-end is unknown, lacks the environment or a package.
+        ConfigError: when the back-end is unknown, lacks the environment or a package, or `num_envs` is below 1.
+        EnvironmentFault: when the environment's constructor fails.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; it must be at least 1")
@@ -152,7 +159,7 @@ def can_seed_episodes(name: str) -> bool:
 
 @contextmanager
 def installed(name: str) -> Iterator[None]:
-    """Name the fix where a back-end's package is missing; raises `ConfigError`."""
+    """A context that raises `ConfigError` for an `ImportError`: the back-end lacks a package, and how to get it."""
     try:
         yield
     except ImportError as error:

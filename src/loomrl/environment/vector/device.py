@@ -81,6 +81,8 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
     def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[Tensor, dict[str, Any]]:
         """Begin new episodes everywhere, after seeding the generator if a seed is given.
 
+        Returns what is observed, (B, O), and an empty info.
+
         Raises:
             ConfigError: for a list of seeds or a mask of some environments.
         """
@@ -133,7 +135,7 @@ class DeviceVectorEnv(VectorEnv[Tensor, Tensor, Tensor]):
             )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that going on to the bit needs, the generator included."""
+        """All that going on to the bit needs, as tensors: `states` (B, S), `elapsed` (B,), and that of `generator`."""
         return {
             "states": self.states.clone(),
             "elapsed": self.elapsed.clone(),

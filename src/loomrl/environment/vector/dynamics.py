@@ -77,7 +77,7 @@ def specialise(kernel: FunctionType, signature: Any, **functions: Any) -> Any:
 
 
 def attributes(*names: str) -> Callable[[gymnasium.Env[Any, Any]], FloatArray]:
-    """Parameters that are attributes of the environment, in the order of their names."""
+    """A function that reads parameters (P,) off an environment: its attributes of these names, in their order."""
 
     def parameters(env: gymnasium.Env[Any, Any]) -> FloatArray:
         return np.array([getattr(env.unwrapped, name) for name in names], np.float64)

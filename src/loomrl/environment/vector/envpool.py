@@ -63,7 +63,7 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return pool
 
     def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Begin new episodes everywhere; with a seed, in a new pool.
+        """Begin new episodes everywhere; with a seed, in a new pool. Returns observations (B, *obs) and an empty info.
 
         Raises:
             ConfigError: for a list of seeds or a mask of some environments.
@@ -79,7 +79,9 @@ class EnvPoolVectorEnv(VectorEnv[NDArray[Any], NDArray[Any], NDArray[Any]]):
         return self._converted(obs), {}
 
     def step(self, actions: NDArray[Any]) -> StepResult:
-        """Step all environments. Where an episode ended, the info has `final_obs` (B, O) for all of them.
+        """Step all environments: observations (B, *obs), rewards, terminated, truncated (B,), and the info.
+
+        Where an episode ended, the info has `final_obs`, the true successors of all environments; else it is empty.
 
         Raises:
             EnvironmentFault: for actions of a wrong shape, a value that is not finite.

@@ -53,7 +53,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._first, self._number, self._actions[: self._num_actions], np.asarray(self._last[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin a series, or its next episode."""
+        """Begin a series of episodes with a seed, or, without one, its next episode.
+
+        Returns what the environment's reset returns.
+        """
         if seed is None:
             self._number += 1
         else:
@@ -107,11 +110,14 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 class SavedByActions:
     """A vector of `SeededEpisodes` that can be saved, and goes on from what was."""
 
-    get_attr: Any
-    set_attr: Any
+    get_attr: Any  # the vector's: an attribute of each environment
+    set_attr: Any  # the vector's: sets one, a value for each environment
 
     def state_dict(self) -> State:
-        """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`."""
+        """Of each environment the series' seed `first`, the `number` of the episode, its actions and what is `seen`.
+
+        `num_actions` (B,) says how many of `actions` (B, L, *action) were taken, after which `seen` is (B, *obs).
+        """
         first, number, actions, seen = zip(*self.get_attr("episode_state"), strict=True)
         num_actions = [len(taken) for taken in actions]
         padded = np.zeros((len(actions), max(num_actions), *actions[0].shape[1:]), actions[0].dtype)  # (B, L, *action)
@@ -142,4 +148,4 @@ class SavedByActions:
 
 
 class ResumableSyncVectorEnv(SavedByActions, SyncVectorEnv):
-    """Gymnasium's: one environment after the other in this process."""
+    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with episodes that can be saved."""

@@ -33,7 +33,7 @@ _AFTER_CONSTRAINTS = {"cacc", "cfrc_int", "cfrc_ext"}  # computed by `mj_rnePost
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "MujocoVectorEnv | None":
-    """These environments, or None where it is not known what they observe and reward."""
+    """These environments, or None where what they observe and reward is not known. Raises what `construct` raises."""
     definition = recipe.definition
     robot = written_for(definition.source.entry_point, "robots", Robot)
     if robot is None:
@@ -109,6 +109,8 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
     def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[FloatArray, dict[str, Any]]:
         """Begin episodes, all of them or those of `options["reset_mask"]`; environment i is seeded with `seed + i`.
 
+        Returns what all environments show, (B, O), and the info of those that were reset.
+
         Raises:
             ConfigError: for other options, or a mask or list of seeds of another length.
         """
@@ -123,7 +125,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         return self._robot.observe(self._bare, self._now), info
 
     def step(self, actions: NDArray[Any]) -> StepResult:
-        """Step all environments.
+        """Step all environments: observations (B, O), rewards, terminated, truncated (B,), and the info.
 
         With autoreset, where an episode ended, the info has `final_obs` (B, O): the true successors of all
         environments, those whose episode goes on included. `_final_obs` (B,) says where one ended.
@@ -173,7 +175,7 @@ class MujocoVectorEnv(VectorEnv[FloatArray, NDArray[Any], NDArray[Any]]):
         return self._robot.observe(self._bare, self._now)
 
     def renew(self) -> None:
-        """Be as newly made ones are: a reset with seeds leaves nothing of what was before, so there is little to do."""
+        """Make the environments as newly made ones are: a reset must follow, which without seeds is a random one."""
         self._rngs = [None] * self.num_envs
         self._ended[:] = True
 

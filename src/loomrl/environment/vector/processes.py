@@ -58,9 +58,10 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         self._demand_spaces(self._answered("__init__", self._answers))
 
     def reset(self, *, seed: Seeds = None, options: Options = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments, or those of `options["reset_mask"]`.
+        """Reset all environments, or those of `options["reset_mask"]`: observations (B, *obs), and the info.
 
         Raises:
+            ConfigError: for a list of seeds of another length.
             EnvironmentFault: when one fails, dies or does not answer in time.
         """
         seeds = seed_list(self.num_envs, seed)
@@ -72,7 +73,7 @@ class ProcessesVectorEnv(AsyncVectorEnv):
         return self._answered("reset", reset)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all environments.
+        """Step all environments: observations (B, *obs), rewards, terminated, truncated (B,), and the info.
 
         Raises:
             EnvironmentFault: when one fails, dies or does not answer in time.
@@ -248,14 +249,18 @@ class WorkerEnvironment(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(make())
 
     def close_current(self) -> None:
-        """Close the environment, before another one is made. Other processes may not know what it raises."""
+        """Close the environment, before another one is made.
+
+        Raises:
+            EnvironmentFault: with what it raised in words: other processes may not have that class.
+        """
         try:
             self.env.close()
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
             raise EnvironmentFault(f"`close` raised {type(error).__name__}: {error}") from None
 
     def make_next(self) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
-        """Make another environment; returns its spaces."""
+        """Make another environment; returns its observation and action space, and raises what making it raises."""
         self.env = self._make()
         return self.env.observation_space, self.env.action_space
 
@@ -276,7 +281,10 @@ def work(
     errors: Any,
     *rest: Any,
 ) -> None:
-    """Gymnasium's worker between two more answers: the spaces when the environment was made, and that it was closed."""
+    """What the process of a worker runs: Gymnasium's worker, with its arguments, between two more answers.
+
+    They are the spaces, when the environment was made, and that it was closed. An error is sent, too, and not raised.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; whoever started the workers ends them
     parent_pipe.close()
 

@@ -29,13 +29,13 @@ class Recipe:
     is_resumable: bool = False
 
     def make(self) -> gymnasium.Env[Any, Any]:
-        """One environment in this process, guarded and with its time limit."""
+        """One environment in this process, guarded and with its time limit; raises what `construct` raises."""
         env = construct(self.definition)
         return SeededEpisodes(env) if self.is_resumable else env
 
     @property
     def make_elsewhere(self) -> Callable[[], gymnasium.Env[Any, Any]]:
-        """What to send to another process to have it make one."""
+        """A function without arguments that makes one environment in another process, which it can be sent to."""
         make = self.elsewhere or partial(construct, self.definition)
         return partial(_resumable, make) if self.is_resumable else make
 
@@ -54,4 +54,6 @@ class Backend(Protocol):
 
         Raises:
             ImportError: when a package it needs is not installed.
+            ConfigError: for what it does not take, such as another `mode`, and as `construct` does.
+            EnvironmentFault: when an environment cannot be made.
         """

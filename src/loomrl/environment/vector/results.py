@@ -31,7 +31,7 @@ def check_finite(
 def not_finite(
     index: int, obs: NDArray[Any], reward: FloatArray, space: spaces.Space[Any], name: str, elapsed: NDArray[np.int64]
 ) -> EnvironmentFault:
-    """The fault of environment `index`, whose observation or reward is not finite."""
+    """The fault of environment `index`, whose observation or reward is not finite; for the caller to raise."""
     if np.isfinite(reward[index]):
         what = explain("observation", obs[index], space)
     else:
@@ -40,5 +40,5 @@ def not_finite(
 
 
 def place(name: str, index: int, elapsed: NDArray[np.int64]) -> str:
-    """Which environment of a batch, in which step of its episode."""
+    """Words for a message: which environment of a batch, in which step of its episode. `elapsed` is (B,)."""
     return f"environment {name!r} (number {index} of {len(elapsed)}), step {int(elapsed[index])}"

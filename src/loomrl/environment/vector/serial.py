@@ -11,6 +11,6 @@ IS_EXACT = True
 
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
-    """Gymnasium's own; it works for every environment."""
+    """Gymnasium's own vector of `num_envs` environments, which works for all. Raises what `construct` raises."""
     kind = ResumableSyncVectorEnv if recipe.is_resumable else SyncVectorEnv
     return kind([recipe.make] * num_envs, autoreset_mode=mode)

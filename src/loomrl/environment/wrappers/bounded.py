@@ -16,9 +16,9 @@ from loomrl.errors import ConfigError
 
 
 class Bounded(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Takes penalties off the rewards, and terminates episodes. The observations of a reset are not judged.
+    """Takes the penalties of `bounds` off the rewards, and terminates episodes that leave a boundary or cost too much.
 
-    A step that tells no cost costs nothing.
+    The observations of a reset are not judged. A step that tells no cost costs nothing.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], bounds: EpisodeBounds, name: str) -> None:
@@ -32,7 +32,7 @@ class Bounded(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step, and what the bounds make of it.
+        """The environment's step: penalties are off the reward, and it is terminated where a bound was broken, too.
 
         Raises:
             ConfigError: when the info lacks a key that a boundary is on.

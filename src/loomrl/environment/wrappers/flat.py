@@ -30,8 +30,8 @@ class SpaceLeaf:
 
     name: str
     space: spaces.Space[Any]  # Box, Discrete, MultiDiscrete or MultiBinary
-    offset: int
-    size: int
+    offset: int  # of its first component in the vector
+    size: int  # components
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -124,7 +124,11 @@ def as_one_array(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def is_one_array(space: spaces.Space[Any]) -> bool:
-    """Whether an observation needs no flattening: Box and Discrete."""
+    """Whether an observation needs no flattening: Box and Discrete.
+
+    Raises:
+        ConfigError: for a Box of a dtype that is not numbers.
+    """
     if isinstance(space, spaces.Box):
         parts_of(space)  # names a dtype that is not numbers
     return isinstance(space, spaces.Box | spaces.Discrete)
@@ -148,7 +152,7 @@ def parts_of(space: spaces.Space[Any]) -> tuple[SpaceLeaf, ...]:
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """A Box of three dimensions of uint8 is an image; anything else is numbers."""
+    """Whether a space is of images: a Box of three dimensions of uint8. Anything else is numbers."""
     return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
 
 

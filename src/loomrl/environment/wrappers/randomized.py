@@ -41,7 +41,12 @@ class Randomized(gymnasium.Env[Any, Any]):
         return self._env.unwrapped
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Draw the parameters and begin the episode. Without a seed the draws go on where the last ones ended."""
+        """Draw the parameters and begin the episode. Without a seed the draws go on where the last ones ended.
+
+        Raises:
+            EnvironmentFault: when the values change a space, or the environment's constructor fails with them.
+            ConfigError: when a package it needs is not installed.
+        """
         if seed is not None:
             self._draws = np.random.default_rng([seed, _STREAM])
         self._values = {key: one.draw(self._draws) for key, one in self._ranges.items()}

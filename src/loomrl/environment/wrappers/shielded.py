@@ -20,7 +20,10 @@ _BUILT: dict[tuple[Any, bytes], Shield] = {}
 
 
 class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Every info tells by `shielded`, 0 or 1, whether another action was taken than the one that was chosen."""
+    """Takes in place of an action that its shield does not allow the allowed one of least risk.
+
+    Every info tells by `shielded`, 0 or 1, whether another action was taken than the one that was chosen.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any], shield: Shield, name: str) -> None:
         super().__init__(env)
@@ -33,7 +36,7 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._obs, info | {"shielded": 0.0}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """The environment's step, with what the shield makes of the action.
+        """The environment's step with the action that the shield makes of the chosen one; its info also has `shielded`.
 
         Raises:
             EnvironmentFault: when what was observed is no state of the model.
@@ -50,7 +53,8 @@ def shield_for(env: gymnasium.Env[Any, Any], definition: Definition) -> Shield:
     """The shield a definition asks for, from the environment's finite model; computed once in a process.
 
     Raises:
-        ConfigError: when the environment has no finite model, or the condition cannot be read.
+        ConfigError: when the environment has no finite model, its actions are not a choice from 0 on, or the condition
+            for what is unsafe cannot be read, holds in no state, or holds where episodes begin.
     """
     assert definition.shield is not None
     settings = {"kwargs": definition.kwargs, "shield": definition.shield.model_dump(mode="json")}

@@ -34,14 +34,14 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._frames: deque[Any] = deque(maxlen=num_frames)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: the first observation fills the stack."""
+        """Begin an episode: the first observation fills the stack, which is returned with the environment's info."""
         observation, info = self.env.reset(seed=seed, options=options)
         frame = _kept(observation)
         self._frames.extend([frame] * (self._frames.maxlen or 1))
         return stack(self.env.observation_space, tuple(self._frames)), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and let the newest observation push the oldest out."""
+        """What the environment's step returns, with the stack: the newest observation pushes the oldest out."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._frames.append(_kept(observation))
         stacked = stack(self.env.observation_space, tuple(self._frames))
@@ -49,7 +49,11 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def stacked_space(space: spaces.Space[Any], num_frames: int) -> spaces.Space[Any]:
-    """The space of `num_frames` observations of a space."""
+    """The space of `num_frames` observations of a space, its parts stacked one by one.
+
+    An image gets as many times the channels; other boxes, bits and choices a first axis of `num_frames`, a Discrete
+    becoming a MultiDiscrete.
+    """
     match space:
         case spaces.Dict():
             return spaces.Dict({key: stacked_space(part, num_frames) for key, part in space.spaces.items()})
@@ -78,7 +82,7 @@ def stack(space: spaces.Space[Any], frames: Sequence[Any]) -> Any:
 
 
 def frame_space(env: gymnasium.Env[Any, Any]) -> spaces.Space[Any] | None:
-    """The space of one frame, where an environment observes a stack of them."""
+    """The space of one frame, where an environment observes a stack of them; None where it does not."""
     return next((one.env.observation_space for one in layers_of(env) if isinstance(one, FrameStack)), None)
 
 

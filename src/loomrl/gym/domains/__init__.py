@@ -30,13 +30,13 @@ def names() -> list[str]:
 
 
 def get_domain(name: str) -> Domain:
-    """The domain of a name; raises `ConfigError`, which lists the domains there are."""
+    """The domain of a name; raises `ConfigError` where there is none, or a plug-in's does not offer what it must."""
     domain: Domain = _module(name).DOMAIN
     return domain
 
 
 def get_environment(name: str) -> type[DomainEnvironment]:
-    """The environment over a domain; raises `ConfigError` listing those there are."""
+    """The class of the environment over a domain; raises `ConfigError` as `get_domain` does."""
     environment: type[DomainEnvironment] = _module(name).Environment
     return environment
 

@@ -39,7 +39,7 @@ def build_model(
 
 
 def constant_values(program: Program, given: Mapping[str, Any]) -> dict[str, Value]:
-    """Constants and what they are, formulas left out.
+    """The value of each constant, by name: a bool, int or float; those of `given` stand before the program's own.
 
     Raises:
         ConfigError: for one that has no value, one that does not exist, or a value of another type.

@@ -41,10 +41,14 @@ _EITHER: dict[str, Callable[..., Value]] = {"=": np.equal, "!=": np.not_equal}
 
 
 def evaluate(expression: Expression, scope: Scope, labels: Mapping[str, Value] | None = None) -> Value:
-    """The value of an expression, where `scope` has that of every name in it.
+    """The value of an expression, where `scope` has that of every name in it, and `labels` those of labels.
+
+    It is a number or a boolean, or an array (S,) of them where one of those values is. A division by 0 gives infinity
+    or NaN.
 
     Raises:
-        ConfigError: for a name that is not known, a boolean in a number's place or the other way round.
+        ConfigError: for a name or label that is not known, a boolean in a number's place or the other way round, a
+            wrong number of arguments, or an integer to a negative power; with the line where that is known.
     """
     op, args = expression.op, expression.args
     if op == "number":

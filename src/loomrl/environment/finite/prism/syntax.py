@@ -21,7 +21,8 @@ OUT_OF_SCOPE = {
 
 @dataclass(frozen=True)
 class Expression:
-    """An operator with its arguments: expressions, numbers or names. `line` is where it stands."""
+    """An operator, as the grammar names it, with its arguments: expressions, numbers or names. `line` is where it
+    stands in the text, from 1; 0 is not known."""
 
     op: str
     args: tuple[Any, ...] = ()
@@ -40,6 +41,7 @@ class Variable:
 
     @property
     def is_boolean(self) -> bool:
+        """Whether it is a boolean, which has no range, and not an integer."""
         return self.low is None
 
 
@@ -63,6 +65,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Module:
+    """A module of a program, as it was parsed: its own variables, and the commands that may change them."""
+
     name: str
     variables: tuple[Variable, ...]
     commands: tuple[Command, ...]
@@ -91,7 +95,7 @@ class Program:
 
 
 def read_program(text: str, name: str = "model") -> Program:
-    """Parse a model.
+    """Parse a model; `name` stands for it in messages.
 
     Raises:
         ConfigError: where it is no PRISM, or a part of the language that is not read here; with line and column.

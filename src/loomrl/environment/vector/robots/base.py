@@ -22,7 +22,7 @@ class StepOutcome(NamedTuple):
 
 
 def no_info(bare: Any, now: Fields) -> Info:  # noqa: ARG001
-    """The info of a reset that says nothing."""
+    """An empty info: that of a reset of a robot that says nothing."""
     return {}
 
 
@@ -39,21 +39,21 @@ class Robot:
 
 
 def uniform_reset(bare: Any, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Positions and velocities moved by uniform noise."""
+    """The first positions (nq,) and velocities (nv,) of an episode, both moved by uniform noise."""
     scale = bare._reset_noise_scale
     qpos = bare.init_qpos + rng.uniform(-scale, scale, bare.model.nq)
     return qpos, bare.init_qvel + rng.uniform(-scale, scale, bare.model.nv)
 
 
 def normal_reset(bare: Any, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Positions moved by uniform, velocities by normal noise."""
+    """The first positions (nq,), moved by uniform noise, and velocities (nv,), by normal noise."""
     scale = bare._reset_noise_scale
     qpos = bare.init_qpos + rng.uniform(-scale, scale, bare.model.nq)
     return qpos, bare.init_qvel + scale * rng.standard_normal(bare.model.nv)
 
 
 def joint_state(bare: Any, now: Fields, num_excluded: int = 1) -> FloatArray:
-    """Positions, without the first `num_excluded` where these are not observed, and velocities."""
+    """Observations (B, O): positions, without the first `num_excluded` where these are not observed, and velocities."""
     skipped = num_excluded * int(bare._exclude_current_positions_from_observation)
     return np.concatenate([now["qpos"][:, skipped:], now["qvel"]], axis=1)
 

@@ -19,7 +19,7 @@ from loomrl.types import FloatArray
 
 
 def observe(bare: Any, now: Fields) -> FloatArray:
-    """Positions, without the first one where that is excluded, and clipped velocities."""
+    """Observations (B, O): positions, without the first one where that is excluded, and velocities in [-10, 10]."""
     skipped = int(bare._exclude_current_positions_from_observation)
     return np.concatenate([now["qpos"][:, skipped:], np.clip(now["qvel"], -10, 10)], axis=1)
 
@@ -27,7 +27,8 @@ def observe(bare: Any, now: Fields) -> FloatArray:
 def forward_outcome(
     healthy: Callable[[Any, Fields], NDArray[np.bool_]],
 ) -> Callable[[Any, Fields, Fields, NDArray[Any]], StepOutcome]:
-    """Reward for going forward and for being `healthy`, costs for control; the unhealthy end the episode."""
+    """A `Robot.outcome`: reward for going forward and for being `healthy`, costs for control. The unhealthy end the
+    episode, where the environment is so set. `healthy` gives a mask (B,)."""
 
     def outcome(bare: Any, before: Fields, after: Fields, actions: NDArray[Any]) -> StepOutcome:
         x = after["qpos"][:, 0]

@@ -28,7 +28,9 @@ class Code(Domain):
     choice_bytes = 768
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """Run a program, or compare a line. The task's own answers are known and not run again.
+        """The rewards of an answer, 0 to 1 by component, found by running the program or comparing the line.
+
+        The task's own answers are known and not run again.
 
         Raises:
             ServiceError: where there is no sandbox to run it in.

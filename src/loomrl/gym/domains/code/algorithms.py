@@ -17,10 +17,10 @@ class CodeAlgorithm:
     """A function to write. `large` makes inputs on which a naive solution runs out of time."""
 
     name: str
-    parameters: str
-    description: str
-    body: str
-    small: Callable[[np.random.Generator], Arguments]
+    parameters: str  # as they stand in its `def`
+    description: str  # what it returns, as the end of a sentence
+    body: str  # the reference's statements, without indentation
+    small: Callable[[np.random.Generator], Arguments]  # draws the arguments of one call
     large: Callable[[np.random.Generator], Arguments] | None = None
 
     @property

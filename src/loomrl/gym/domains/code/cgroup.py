@@ -24,9 +24,10 @@ _ABANDONED_SECONDS = 3_600.0  # after which a group without processes is nobody'
 
 @contextmanager
 def own_group(memory_bytes: int, num_processes: int) -> Iterator[list[str]]:
-    """What to put before a command so that it runs in a group of its own; nothing where there is none to be had.
+    """A context with what to put before a command so that it runs in a group of its own: a list of arguments.
 
-    What still runs in the group afterwards is killed.
+    It is empty where no group is to be had. The group's processes together have at most `memory_bytes`, and are at most
+    `num_processes`. What still runs in the group afterwards is killed.
 
     Raises:
         OSError: when a group cannot be made although others could.

@@ -37,7 +37,7 @@ def debug(rng: np.random.Generator, level: int) -> Draft:
 
 
 def review(rng: np.random.Generator, level: int) -> Draft:
-    """A program with one thing changed, whose line is to be named."""
+    """A task: name the line of a program in which one thing was changed."""
     algorithm, tests, facts = _drawn(rng, level)
     mutant = _mutants(algorithm, tests, rng)[0]
     lines = mutant.source.rstrip("\n").split("\n")

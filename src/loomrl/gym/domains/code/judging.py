@@ -41,7 +41,7 @@ for case in request["cases"]:
 
 
 class Cases:
-    """Small inputs of an algorithm and the results expected, and large inputs. Equal for equal seeds."""
+    """Inputs of an algorithm, equal for equal seeds: `small` ones, the results `expected` of them, and large ones."""
 
     def __init__(self, algorithm: CodeAlgorithm, seed: int) -> None:
         self._algorithm, self._rng = algorithm, np.random.default_rng(seed)
@@ -49,13 +49,14 @@ class Cases:
         self.expected = results(algorithm.source, algorithm.name, self.small)
 
     def large(self) -> list[Arguments]:
-        """Inputs on which a naive program runs out of time; none of some algorithms."""
+        """Arguments of calls on which a naive program runs out of time, other ones at each call; none of some
+        algorithms."""
         make = self._algorithm.large
         return [] if make is None else [make(self._rng) for _ in range(NUM_LARGE)]
 
 
 def judge(answer: str, algorithm: CodeAlgorithm, tests: Cases) -> dict[str, float] | None:
-    """`working`, `efficient` and `readable`, or None for what is no working program.
+    """`working`, `efficient` and `readable`, 0 to 1 each, or None for what is no working program.
 
     Raises:
         ServiceError: where there is no sandbox.
@@ -87,7 +88,8 @@ def extract(answer: str) -> str | None:
 
 
 def readability(tree: ast.Module, source: str) -> float:
-    """The share of checks passed: short lines, short functions, shallow nesting, telling names, nothing executed."""
+    """The share of checks passed, 0 to 1: short lines, short functions, shallow nesting, telling names, no `exec` and
+    the like. `tree` is the syntax tree of `source`."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     checks = (

@@ -47,7 +47,8 @@ def wrong_mutants(algorithm: CodeAlgorithm, cases: list[Arguments], expected: li
 
 
 def results(source: str, name: str, cases: list[Arguments]) -> list[Any]:
-    """What one of our own programs returns; never for those of strangers. A case that raises gives the error's name."""
+    """What one of our own programs returns; never for those of strangers. A case that raises gives
+    {"raised": NAME} of the error."""
     namespace: dict[str, Any] = {}
     exec(compile(source, "reference", "exec"), namespace)  # shipped with this package, not an answer
     return [_result(namespace[name], case) for case in cases]

@@ -50,7 +50,9 @@ class ProgramOutcome(NamedTuple):
 
 
 def run(program: str, data: bytes, limits: SandboxLimits | None = None) -> ProgramOutcome:
-    """Run a Python program with `data` as standard input.
+    """Run a Python program with `data` as standard input; `limits` None is the default of each limit.
+
+    A program that fails or is ended by a limit raises nothing: it has not `finished`.
 
     Raises:
         ServiceError: where there is no sandbox; the program was not run then.
@@ -63,7 +65,11 @@ def run(program: str, data: bytes, limits: SandboxLimits | None = None) -> Progr
 
 @cache
 def why_unavailable() -> str | None:
-    """Why there is no sandbox here, found out by running a program in it once; None where there is one."""
+    """Why there is no sandbox here, found out by running a program in it once; None where there is one.
+
+    Raises:
+        ServiceError: where cgroups can be made, and one for that program cannot.
+    """
     for tool in ("bwrap", "prlimit", *(("setpriv",) if os.geteuid() == 0 else ())):
         if shutil.which(tool) is None:
             return f"there is no `{tool}` on this machine"

@@ -177,7 +177,7 @@ def is_known(machine: str) -> bool:
 
 
 def seccomp_filter(machine: str = platform.machine()) -> bytes:
-    """The filter for one kind of machine, as an array of `struct sock_filter`."""
+    """The filter for one kind of machine, as an array of `struct sock_filter`; KeyError unless `is_known`."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(_MACHINES[machine]))
 
 

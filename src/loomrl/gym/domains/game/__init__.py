@@ -25,7 +25,10 @@ class Game(Domain):
     choice_bytes = 24
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """Full for a move that wins as fast as any; a puzzle has no win that is slower or that one move ahead shows."""
+        """The rewards of a puzzle's answer: all for a move that wins as fast as any, else none.
+
+        A puzzle has no win that is slower or that one move ahead shows.
+        """
         return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
 
     def begin(self, task: Task) -> TaskEpisode:
@@ -33,7 +36,7 @@ class Game(Domain):
         return SingleAnswer(self, task) if "winning" in task.facts else matches.Match(task, self.num_choices)
 
     def messages(self, task: Task, answer: str) -> list[str]:
-        """The moves of a whole game, one from each line of the answer."""
+        """The moves of a whole game, one from each line of the answer; of a puzzle the answer itself."""
         return [answer] if "winning" in task.facts else answer.strip().split("\n")
 
     def choices(self, task: Task, rng: np.random.Generator) -> list[str]:

@@ -37,7 +37,7 @@ def solver_of(game: str) -> Solver:
 
 
 class Opponent:
-    """Plays the best move, but for a share of random moves; a `greedy` one looks one move ahead."""
+    """Plays the best move, but for a share of random moves, `mistakes`; a `greedy` one looks one move ahead."""
 
     def __init__(self, game: str, mistakes: float, greedy: bool, seed: int) -> None:
         self._solver, self._plies = solver_of(game), 1 if greedy else RULES[game].plies
@@ -70,7 +70,10 @@ class Match:
             self._reply()
 
     def step(self, message: str) -> Turn:
-        """Play the policy's move and the opponent's reply; an illegal move loses the game."""
+        """Play the policy's move and the opponent's reply; an illegal move loses the game.
+
+        The turn's text is the next position, or how the game ended.
+        """
         move = message.strip(" \r\n")
         if move not in self._position.moves():
             return Turn("That move is not legal. The game is lost.", {}, finished=True)
@@ -130,7 +133,7 @@ class Match:
 
 
 def match(game: str) -> Callable[[np.random.Generator, int], Draft]:
-    """Makes games against an opponent that errs the less the higher the level."""
+    """What makes the tasks of a game in `RULES`: matches against an opponent that errs less at a higher level."""
 
     def make(rng: np.random.Generator, level: int) -> Draft:
         for _ in range(_TRIES):

@@ -16,7 +16,7 @@ _PIECES = (("Q",), ("R", "R"), ("Q", "R"), ("Q", "N"), ("Q", "B", "p"), ("R", "R
 
 
 def spiel_puzzle(game: str, title: str, last_plies: int) -> Callable[[np.random.Generator, int], Draft]:
-    """Makes puzzles of a game of open_spiel; a higher level looks further, up to `last_plies`."""
+    """What makes the tasks of a game of open_spiel: puzzles that look further at a higher level, up to `last_plies`."""
 
     def make(rng: np.random.Generator, level: int) -> Draft:
         plies = min(1 + 2 * (level // 3), last_plies)
@@ -26,7 +26,7 @@ def spiel_puzzle(game: str, title: str, last_plies: int) -> Callable[[np.random.
 
 
 def chess_puzzle(rng: np.random.Generator, level: int) -> Draft:
-    """Mate in one, from level 5 on in two, with the more pieces the higher the level."""
+    """A task: mate in one, from level 5 on in two, with the more pieces the higher the level."""
     plies = 1 if level < 5 else 3
     for _ in range(_TRIES):
         position = _placed(rng, _PIECES[int(rng.integers(1 + level // 2)) % len(_PIECES)])
@@ -36,7 +36,7 @@ def chess_puzzle(rng: np.random.Generator, level: int) -> Draft:
 
 
 def row_puzzle(rng: np.random.Generator, level: int) -> Draft:
-    """A tic-tac-toe puzzle without a word, `.x./x.x/.oo o=`, so that the smallest policies can learn it."""
+    """A task: a tic-tac-toe puzzle without a word, `.x./x.x/.oo o=`, so that the smallest policies can learn it."""
     position, winning = _late_position("tic_tac_toe", rng, 1 if level < 3 else 3)
     losing = [move for move in position.moves() if move not in winning]
     prompt = f"{'/'.join(position.shown().split())} {losing[0][0]}="
@@ -44,7 +44,7 @@ def row_puzzle(rng: np.random.Generator, level: int) -> Draft:
 
 
 def nim_puzzle(rng: np.random.Generator, level: int) -> Draft:
-    """Two piles of nim, three from level 4 on, that are not balanced. A move is the pile's number and what is taken.
+    """A task: win from two piles of nim, three from level 4 on. A move is the pile's number and what is taken.
 
     Short, so that the smallest policies can learn it. Who leaves piles whose exclusive or is 0 wins (Bouton 1901).
     """

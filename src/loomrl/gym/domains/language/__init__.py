@@ -22,7 +22,7 @@ class Language(Domain):
     choice_bytes = 128
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """Judge a text by what it must say, and by metrics."""
+        """The rewards of a text, 0 to 1 by component: by what it must say, and by metrics; 0 if it does not say it."""
         return judge(task, answer) or self.nothing()
 
 

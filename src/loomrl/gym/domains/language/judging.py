@@ -21,7 +21,7 @@ _LEAST_ROUGE = 0.7
 
 
 def judge(task: Task, answer: str) -> Rewards | None:
-    """`relevance`, `coherence` and `helpfulness`, or None for a text that does not do what was asked.
+    """`relevance`, `coherence` and `helpfulness`, 0 to 1, or None for a text that does not do what was asked.
 
     Facts of a task: `references`, good texts; `required`, words in their order; `max_words`.
     """

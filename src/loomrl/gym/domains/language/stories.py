@@ -27,7 +27,7 @@ _FILLERS = (
 
 
 def question(rng: np.random.Generator, level: int) -> Draft:
-    """A fact of a text; from level 4 on two facts have to be joined."""
+    """A task: answer a question about a text; from level 4 on two facts have to be joined."""
     count = 2 + level // 2
     names, towns = _some(rng, _NAMES, count), _some(rng, _TOWNS, count)
     things, colours = _some(rng, _THINGS, count), [_COLOURS[int(rng.integers(len(_COLOURS)))] for _ in range(count)]
@@ -53,7 +53,7 @@ def question(rng: np.random.Generator, level: int) -> Draft:
 
 
 def summary(rng: np.random.Generator, level: int) -> Draft:
-    """The result of a match, from a report with the longer asides the higher the level."""
+    """A task: summarise the result of a match from a report, with the more asides the higher the level."""
     winner, loser = _some(rng, _TEAMS, 2)
     town, day = _some(rng, _TOWNS, 1)[0], _some(rng, _DAYS, 1)[0]
     low = int(rng.integers(0, 3))
@@ -81,7 +81,7 @@ def summary(rng: np.random.Generator, level: int) -> Draft:
 
 
 def dialogue(rng: np.random.Generator, level: int) -> Draft:
-    """A booking that is changed as the talk goes on; the answer confirms how it stands at the end."""
+    """A task: confirm a booking as it stands at the end of a talk, in which it is changed from level 2 on."""
     first, second = _some(rng, _DAYS, 2)
     guests, hour = int(rng.integers(2, 9)), int(rng.integers(5, 10))
     turns = [

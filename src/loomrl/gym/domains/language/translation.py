@@ -85,7 +85,7 @@ class Clause(NamedTuple):
 
 
 def translation(rng: np.random.Generator, level: int) -> Draft:
-    """One clause, from level 3 on with adjectives, from level 6 on two clauses."""
+    """A task: translate one clause, from level 3 on with adjectives, from level 6 on two clauses."""
     language = int(rng.integers(len(LANGUAGES)))
     clauses = [_clause(rng, level) for _ in range(2 if level >= 6 else 1)]
     conjunction = int(rng.integers(len(_CONJUNCTIONS)))
@@ -98,7 +98,7 @@ def translation(rng: np.random.Generator, level: int) -> Draft:
 
 
 def word(rng: np.random.Generator, level: int) -> Draft:  # noqa: ARG001
-    """A noun. The prompt is bare, so that the smallest policies can learn it."""
+    """A task: translate a noun. The prompt is bare, so that the smallest policies can learn it."""
     nouns = [*PEOPLE, *THINGS]
     noun, language = nouns[int(rng.integers(len(nouns)))], int(rng.integers(len(LANGUAGES)))
     names = ("german", "french", "spanish")

@@ -35,7 +35,7 @@ class Math(Domain):
         return judge(task, answer) or self.nothing()
 
     def weights_of(self, task: Task) -> Mapping[str, float]:
-        """Without `logical_progression` where a task does not ask for working."""
+        """The weights of components by name, without `logical_progression` where a task does not ask for working."""
         if asks_for_working(task):
             return self.weights
         return {name: weight for name, weight in self.weights.items() if name not in self.optional_components}

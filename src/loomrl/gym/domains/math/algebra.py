@@ -12,7 +12,10 @@ _X = sympy.Symbol("x")
 
 
 def addition(rng: np.random.Generator, level: int) -> Draft:
-    """`47+38=`, with more digits every other level. The prompt is bare, so that the smallest policies can learn it."""
+    """A task: `47+38=`, with more digits every other level.
+
+    The prompt is bare, so that the smallest policies can learn it.
+    """
     digits = 1 + (level + 1) // 2
     left, right = (int(rng.integers(10 ** (digits - 1) - (digits == 1), 10**digits)) for _ in range(2))
     total = left + right
@@ -23,7 +26,7 @@ def addition(rng: np.random.Generator, level: int) -> Draft:
 
 
 def linear(rng: np.random.Generator, level: int) -> Draft:
-    """a x + b = c x + d with a whole solution, later a fraction."""
+    """A task: solve a x + b = c x + d for x, which is a whole number, from level 5 on a fraction."""
     limit = 5 + 4 * level
     a, b, solution = nonzero(rng, limit), nonzero(rng, limit), Fraction(nonzero(rng, limit))
     c = nonzero(rng, limit) if level >= 2 else 0

@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(?:/[0-9]{1,20})?", re.ASCII)
 
 
 def judge(task: Task, answer: str) -> Rewards | None:
-    """What an answer earns, or None where it is wrong.
+    """What an answer earns, 0 to 1 by component, or None where it is wrong.
 
     The last line is the answer; where there is more than one it begins with `Answer:`, and no other line does. Above it
     stand equations. `correctness` is the answer's value, `final_accuracy` its form, and `logical_progression` the share

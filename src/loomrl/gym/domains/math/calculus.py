@@ -37,7 +37,7 @@ def integral(rng: np.random.Generator, level: int) -> Draft:
 
 
 def limit(rng: np.random.Generator, level: int) -> Draft:
-    """Of a quotient with a common root, or of one of polynomials at infinity."""
+    """A task: find the limit of a quotient with a common root, or of one of polynomials at infinity."""
     if rng.integers(2) and level >= 5:
         degree, top, bottom = 1 + level // 4, nonzero(rng, 4 + level), nonzero(rng, 4 + level)
         above = top * _X**degree + _polynomial(rng, degree - 1, 9)

@@ -46,7 +46,11 @@ class _Tokens(NamedTuple):
 
 
 def parse(text: str) -> Tree:
-    """The syntax tree of a formula such as `2x^2 - sqrt(3)/4`; raises `NotAFormula`."""
+    """The syntax tree of a formula such as `2x^2 - sqrt(3)/4`: (operator, part, ...), with trees or texts as parts.
+
+    Raises:
+        NotAFormula: for a text that is none, has an unknown name, or is too long or nested too deep.
+    """
     if len(text) > MAX_CHARACTERS:
         raise NotAFormula(f"longer than {MAX_CHARACTERS} characters")
     parser = _Parser(_tokens(text.strip(" ")))
@@ -57,7 +61,11 @@ def parse(text: str) -> Tree:
 
 
 def value(tree: Tree, point: Mapping[str, Any]) -> Any:
-    """What a formula is at a point, to 300 digits; raises `NotAFormula` where it is not defined or out of bounds."""
+    """What a formula is at a point, the values of its names: an mpmath number of 300 digits, real or complex.
+
+    Raises:
+        NotAFormula: where it is not defined or out of bounds, or a name has no value.
+    """
     operator, *parts = tree
     context = arithmetic()
     if operator == "number":
@@ -76,7 +84,7 @@ def value(tree: Tree, point: Mapping[str, Any]) -> Any:
 def points(text: str, solution: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Where formulas are compared: at a solution, or at five points that follow from the text that is judged.
 
-    Nobody can write a formula that is right at just the points that it leads to.
+    Nobody can write a formula that is right at just the points that it leads to. A point is the value of each name.
     """
     if solution:
         return [{name: value(parse(number), {}) for name, number in solution.items()}]

@@ -10,7 +10,7 @@ from loomrl.gym.tasks import Draft, Kind
 
 
 def rectangle(rng: np.random.Generator, level: int) -> Draft:
-    """The area from the sides, or a side from area and perimeter."""
+    """A task: find a rectangle's area from its sides, or, from level 2 on, a side from area and perimeter."""
     width, height = (pick(rng, 2, 6 + 6 * level) for _ in range(2))
     if level < 2:
         prompt = f"A rectangle is {width} wide and {height} high. What is its area?"
@@ -22,7 +22,7 @@ def rectangle(rng: np.random.Generator, level: int) -> Draft:
 
 
 def right_triangle(rng: np.random.Generator, level: int) -> Draft:
-    """The third side of a right triangle with whole sides."""
+    """A task: find the third side of a right triangle with whole sides."""
     scale, short, long = pick(rng, 1, 1 + level), pick(rng, 1, 2 + level // 3), 0
     long = short + pick(rng, 1, 2 + level // 3)
     shared = gcd(short, long)
@@ -37,7 +37,7 @@ def right_triangle(rng: np.random.Generator, level: int) -> Draft:
 
 
 def circle(rng: np.random.Generator, level: int) -> Draft:
-    """Area and circumference as multiples of pi; of a ring at higher levels."""
+    """A task: find the area of a circle, from level 4 on of a ring, as a multiple of pi."""
     radius = pick(rng, 2, 5 + 3 * level)
     if level < 4:
         prompt = f"A circle has the radius {radius}. What is its area? Give a multiple of pi."
@@ -50,7 +50,7 @@ def circle(rng: np.random.Generator, level: int) -> Draft:
 
 
 def distance(rng: np.random.Generator, level: int) -> Draft:
-    """The squared distance of two points, so that it is whole."""
+    """A task: find the squared distance of two points, which is whole."""
     first, second = ([nonzero(rng, 3 + 3 * level) for _ in range(2)] for _ in range(2))
     steps = [right - left for left, right in zip(first, second, strict=True)]
     prompt = f"What is the square of the distance between ({first[0]}, {first[1]}) and ({second[0]}, {second[1]})?"

@@ -36,7 +36,7 @@ def variance(rng: np.random.Generator, level: int) -> Draft:
 
 
 def urn(rng: np.random.Generator, level: int) -> Draft:
-    """The probability of drawing only red balls, without putting any back."""
+    """A task: find the probability of drawing only red balls, without putting any back."""
     red, blue = pick(rng, 2, 3 + level), pick(rng, 1, 3 + level)
     draws = pick(rng, 1, min(red, 1 + level // 3))
     right = Fraction(comb(red, draws), comb(red + blue, draws))

@@ -18,7 +18,7 @@ def describe(rng: np.random.Generator, level: int) -> Draft:
 
 
 def question(rng: np.random.Generator, level: int) -> Draft:
-    """The colour or shape of one thing, or how many there are, which a level does not tell."""
+    """A task: name the colour or shape of one thing, or how many there are, which a level does not tell."""
     things = draw_things(rng, int(rng.integers(1, 4 + level // 2)))
     one = things[int(rng.integers(len(things)))]
     asked, right, others = (
@@ -32,7 +32,7 @@ def question(rng: np.random.Generator, level: int) -> Draft:
 
 
 def reasoning(rng: np.random.Generator, level: int) -> Draft:
-    """Prices in the text, things in the picture; from level 5 on some things are free."""
+    """A task: add up the prices, in the text, of the things in the picture; from level 5 on some things are free."""
     things = draw_things(rng, 2 + level // 2)
     prices = {shape: int(rng.integers(2, 5 + 3 * level)) for shape in SHAPES}
     listed = ", ".join(f"a {shape} costs {price}" for shape, price in prices.items())
@@ -46,7 +46,7 @@ def reasoning(rng: np.random.Generator, level: int) -> Draft:
 
 
 def relation(rng: np.random.Generator, level: int) -> Draft:
-    """What lies nearest to a thing named in the text, in its row."""
+    """A task: name what lies to the right of a thing that the text names."""
     names = [(colour, shape) for colour in COLOURS for shape in SHAPES]
     first, second = (names[index] for index in rng.permutation(len(names))[:2])
     row, column = int(rng.integers(3)), int(rng.integers(2))

@@ -23,7 +23,7 @@ _BACKGROUNDS = ((20, 20, 25), (70, 70, 75), (110, 95, 80))
 
 
 class Thing(NamedTuple):
-    """A shape in a picture; `place` is a number, row by row from the top left."""
+    """A shape in a picture; `place` is a number from 0 to 8, row by row from the top left."""
 
     colour: str
     shape: str
@@ -36,7 +36,7 @@ class Thing(NamedTuple):
 
 
 def draw_things(rng: np.random.Generator, count: int) -> list[Thing]:
-    """Things of different names in different places, in reading order."""
+    """`count` things, at most 9, of different names in different places, in reading order."""
     names = [(colour, shape) for colour in COLOURS for shape in SHAPES]
     chosen = rng.permutation(len(names))[:count]
     places = sorted(rng.permutation(len(PLACES))[:count].tolist())

@@ -49,7 +49,10 @@ class ToolEpisode:
         self._calls, self._succeeded, self._planned = 0, 0, 0
 
     def step(self, message: str) -> Turn:
-        """Call the tool that the message names, or judge its answer; returns the result or the rewards."""
+        """Call the tool that the message names, or judge its answer; returns the result or the rewards.
+
+        A result is JSON, `{"result": ...}` or `{"error": ...}`. After `MAX_CALLS` calls the episode ends unrewarded.
+        """
         plan = self._task.facts["plan"]
         self._planned += self._planned < len(plan) and message == plan[self._planned]
         content = _read(message)

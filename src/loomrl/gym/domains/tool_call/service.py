@@ -14,7 +14,7 @@ _PRODUCT = re.compile(r"/products/([0-9]{1,9})", re.ASCII)
 
 
 class Shop:
-    """A shop's products by number, and the orders that were placed."""
+    """A shop's products, name and price by number, and the orders that were placed."""
 
     def __init__(self, products: Mapping[str, Mapping[str, Any]]) -> None:
         self.products = products
@@ -57,7 +57,11 @@ class Service:
         self._thread.start()
 
     def request(self, method: str, path: str, body: str | None) -> tuple[int, Any]:
-        """Status and JSON of a response; `body` is JSON already."""
+        """Status and JSON of a response; `body` is JSON already, or None for none.
+
+        Raises:
+            OSError: when the service is closed, or does not answer within 30 s.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self._server.server_port, timeout=30)
         try:
             connection.request(method, path, body)

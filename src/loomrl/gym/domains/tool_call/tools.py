@@ -26,7 +26,10 @@ class ToolError(Exception):
 
 
 class Toolbox:
-    """The tools of one episode and the world they act in; nothing of it outlives `close`."""
+    """The tools of one episode and the world they act in; nothing of it outlives `close`.
+
+    `world` may have `files`, texts by name, `documents`, a list of texts to search, and `products` of the shop.
+    """
 
     def __init__(self, world: Mapping[str, Any]) -> None:
         self._world = world
@@ -44,7 +47,7 @@ class Toolbox:
         }
 
     def call(self, name: Any, arguments: Any) -> Any:
-        """What a tool returns, JSON.
+        """What a tool returns: a JSON value, such as a text or a list of them.
 
         Raises:
             ToolError: for an unknown tool, wrong arguments, or what the tool refuses.

@@ -46,14 +46,17 @@ def calculate(rng: np.random.Generator, level: int) -> Draft:
 
 
 def product(rng: np.random.Generator, level: int) -> Draft:
-    """A product, longer at higher levels. The prompt is bare, so that the smallest policies can learn it."""
+    """A task: compute a product, longer at higher levels.
+
+    The prompt is bare, so that the smallest policies can learn it.
+    """
     formula = f"{_number(rng, 1 + (level + 1) // 2)}*{_number(rng, 1 + level // 2)}"
     draft = _draft("", {}, [_call("calculator", expression=formula)], str(_product(formula)), rng)
     return dataclasses.replace(draft, prompt=f"calculator {formula}=")
 
 
 def read_file(rng: np.random.Generator, level: int) -> Draft:
-    """A line of a file; from level 4 on the file has to be found first."""
+    """A task: find what a line of a file says; from level 4 on the file has to be found first."""
     places = _places(rng, 2 + level // 2)
     files = {f"{place}.txt": _lines(rng, 2 + level) for place in places}
     place = places[int(rng.integers(len(places)))]
@@ -82,7 +85,7 @@ def search(rng: np.random.Generator, level: int) -> Draft:
 
 
 def interface(rng: np.random.Generator, level: int) -> Draft:
-    """The price of a product, from level 5 on of several of it."""
+    """A task: find the price of a product by the shop's interface, from level 5 on of several of it."""
     products, number, name, price = _shop(rng, level)
     calls = [_call("http_get", path="/products"), _call("http_get", path=f"/products/{number}")]
     if level < 5:
@@ -95,7 +98,7 @@ def interface(rng: np.random.Generator, level: int) -> Draft:
 
 
 def write_file(rng: np.random.Generator, level: int) -> Draft:
-    """The sum of a file's numbers, written to another file."""
+    """A task: write the sum of a file's numbers to another file."""
     numbers = [_number(rng, 2 + level // 3) for _ in range(2 + level // 2)]
     files = {"numbers.txt": "\n".join(map(str, numbers))}
     calls = [
@@ -109,7 +112,7 @@ def write_file(rng: np.random.Generator, level: int) -> Draft:
 
 
 def order(rng: np.random.Generator, level: int) -> Draft:
-    """An order of a product that has a name but whose number must be found."""
+    """A task: order a product, once, that is named but whose number must be found."""
     products, number, name, _ = _shop(rng, level)
     body = {"product": int(number), "quantity": int(rng.integers(2, 20))}
     calls = [_call("http_get", path="/products"), _call("http_post", path="/orders", body=body)]
@@ -118,7 +121,7 @@ def order(rng: np.random.Generator, level: int) -> Draft:
 
 
 def combined(rng: np.random.Generator, level: int) -> Draft:
-    """A quantity from a file, a product from a document, its price from the shop."""
+    """A task: find a total price, of a quantity from a file, a product from a document and its price from the shop."""
     products, number, name, price = _shop(rng, level)
     place, quantity = _places(rng, 1)[0], int(rng.integers(3, 40))
     world = {
