@@ -35,12 +35,12 @@ class ReturnComparison(Document):
     num_pairs: int
     challenger_mean: float
     champion_mean: float
-    difference: float
-    low: float  # one-sided bounds, each at `confidence`
+    difference: float  # challenger - champion, mean over pairs
+    low: float  # one-sided bounds of it, each at `confidence`
     high: float
-    margin: float
+    margin: float  # how much less the challenger may earn
     confidence: float
-    verdict: Verdict
+    verdict: Verdict  # SUPPORTED: not worse than -margin; REFUTED: worse; UNDECIDED
     pairs_needed: int | None  # where undecided: about how many pairs would decide, at this difference and spread
 
     def sentence(self) -> str:
@@ -59,7 +59,11 @@ class ReturnComparison(Document):
 
 
 def compare_returns(challenger: Floats, champion: Floats, config: "PromotionConfig") -> ReturnComparison:
-    """Compare two versions' returns (n,), paired by seed; n is at least 2."""
+    """Compare two versions' returns (n,), paired by seed; n is at least 2.
+
+    The bounds are by betting where `config.return_range` is given, else those of a t-test. `config` is the section
+    `promotion`, of which confidence, margins and range are read. Nothing is checked.
+    """
     from scipy.special import stdtrit
 
     difference = challenger - champion  # (n,)
@@ -97,7 +101,8 @@ def _bounds_by_betting(
 
 
 def judge_margin(low: float, high: float, margin: float) -> Verdict:
-    """Whether a difference between these bounds is no worse than -margin."""
+    """Whether a difference between these bounds is no worse than -margin: SUPPORTED, REFUTED where it surely is worse,
+    or UNDECIDED."""
     if low >= -margin:
         return Verdict.SUPPORTED
     return Verdict.REFUTED if high < -margin else Verdict.UNDECIDED
