@@ -55,7 +55,11 @@ class Descendants(Document):
 
 
 def parse_version(text: str) -> tuple[str, str]:
-    """`cartpole@champion` -> ("cartpole", "champion"); without `@` the champion."""
+    """`cartpole@champion` -> ("cartpole", "champion"); without `@` the champion.
+
+    Raises:
+        ConfigError: where no policy is named.
+    """
     policy, _, version = text.partition("@")
     if not policy:
         raise ConfigError(f"{text!r}: expected POLICY, POLICY@VERSION or POLICY@ALIAS")
@@ -63,7 +67,14 @@ def parse_version(text: str) -> tuple[str, str]:
 
 
 def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
-    """The lineage of a version: run, code, config, snapshot, evidence, signatures and moves."""
+    """The lineage of a version: run, code, config, snapshot, evidence, signatures and moves.
+
+    What is not on this machine, such as the run's record, is left empty.
+
+    Raises:
+        ServiceError: when the registry or LoomDB cannot be reached.
+        ArtifactError: when a run's record is torn.
+    """
     record = find_run(version)
     digest = version.tags.get(SNAPSHOT_TAG)
     aliases = registry.aliases(version.policy)
@@ -91,7 +102,10 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
     """From one record of the audit log to everything the version that decided came from.
 
     Raises:
-        ConfigError: when no log here holds the decision, or no version decided it (a person set the action).
+        ConfigError: when no log here holds the decision, or no version decided it (a person set the action), or its
+            version is not registered.
+        ServiceError: when the registry or LoomDB cannot be reached.
+        ArtifactError: when a run's record is torn.
     """
     from loomrl.storage.audit.history import require_decision
 
@@ -107,6 +121,10 @@ def descendants(node: str, db: LoomDB) -> Descendants:
 
     `snapshot:` and `plugin:` nodes are objects of the edges of what was made with them, runs are subjects of what they
     made.
+
+    Raises:
+        ConfigError: when nothing came of the node.
+        ServiceError: when LoomDB cannot be reached.
     """
     found: list[str] = []
     edges: list[str] = []
@@ -135,7 +153,11 @@ def _is_later(node: str, other: str) -> bool:
 
 
 def find_run(version: PolicyVersion) -> RunRecord | None:
-    """The record of the run that made a version; None where it lies on another machine."""
+    """The record of the run that made a version; None where it lies on another machine.
+
+    Raises:
+        ArtifactError: when a run's record is torn.
+    """
     if (run_folder(version.run_id) / RECORD).is_file():
         return read_run(version.run_id)
     return next((one for one in list_runs(version.policy) if one.version == version.version), None)

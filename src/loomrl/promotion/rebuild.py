@@ -28,9 +28,9 @@ _STDERR = 2  # what DVC prints must not mix with `--json`
 
 
 class Artifact(Document):
-    """One artifact, as it was and as it came out again."""
+    """One artifact, as it was and as it came out again: SHA-256 digests in hex digits."""
 
-    name: str
+    name: str  # a file, or a stage's whole folder with "/" at its end
     expected: str
     found: str | None  # None where the rebuild did not write it
     equal: bool

@@ -20,22 +20,23 @@ _SEED = 20_261_120
 
 @dataclass(frozen=True)
 class ShadowComparison:
-    """Everything that was measured. Without a champion the comparing figures are None."""
+    """Everything that was measured. Without a champion the comparing figures are None, and intervals are, too, where
+    there are fewer than two units."""
 
     has_champion: bool
-    confidence: float
+    confidence: float  # of all intervals
     num_decisions: int
     num_episodes: int
     num_units: int  # agents where several were watched, else episodes
-    num_errors: int
-    agreement: Interval | None
-    chance_agreement: float
-    action_distance: Interval | None
+    num_errors: int  # mirrored requests that the challenger failed on
+    agreement: Interval | None  # share of the decisions
+    chance_agreement: float  # the share that chance would give; 0 without a champion
+    action_distance: Interval | None  # mean; continuous actions in halves of their range, else 0 or 1
     value_difference: Interval | None  # challenger - champion
-    would_be_violations: Interval | None
-    latency_seconds: dict[str, float]
-    bitwise_equal: bool | None
-    num_unequal: int = 0
+    would_be_violations: Interval | None  # share of the decisions; None where no limit on actions is declared
+    latency_seconds: dict[str, float]  # p50, p99 of the server, challenger_p50, challenger_p99; empty without decisions
+    bitwise_equal: bool | None  # served actions and the artifact's own; None beside a champion
+    num_unequal: int = 0  # of them, those that differ
     shortfall: str = ""  # why there are fewer decisions than asked for
 
 
@@ -47,7 +48,14 @@ def compare(
     has_champion: bool,
     shortfall: str = "",
 ) -> ShadowComparison:
-    """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served."""
+    """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served.
+
+    `shortfall` says why there are fewer decisions than asked for; it is passed on.
+
+    Raises:
+        ConfigError: for a limit on a component that actions do not have.
+        ValueError: without a champion, when the artifact has no answer to an observation.
+    """
     distance = action_distance(pairs.acted, pairs.mirrored, policy)
     equal = None if has_champion else num_unequal(pairs, policy)
     beside = has_champion and pairs.num_decisions > 0
@@ -73,7 +81,12 @@ def compare(
 
 
 def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
-    """How many served actions differ, in any bit, from those the artifact itself decides for the same observations."""
+    """How many served actions differ, in any bit, from those the artifact itself decides for the same observations; 0
+    without any decision.
+
+    Raises:
+        ValueError: when the artifact has no answer to an observation.
+    """
     if not pairs.num_decisions:
         return 0
     own = _own_actions(pairs, policy)

@@ -31,22 +31,26 @@ class ConsequencesConfig(Section):
     num_disturbed: int = Field(default=480, ge=0)  # episodes in which other actions lead to states seldom seen
     num_noisy: int = Field(default=240, ge=0)  # episodes under noise of the sensors that the champion withstands
     max_pairs: int = Field(default=2_048, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
-    num_envs: int = Field(default=192, ge=1)
+    num_envs: int = Field(default=192, ge=1)  # environments that are stepped at once
     max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
-    max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
-    max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)
+    max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)  # share of the disturbed episodes
+    max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)  # share of the noisy episodes
     max_travel_ratio: float = Field(default=2.0, ge=1)  # of how far continuous actions move from step to step
 
     @property
     def seeds(self) -> range:
-        """Reset seeds that may be used; those of the simulated traffic come before them."""
+        """Reset seeds that may be used, empty where nothing is examined; those of the simulated traffic come before
+        them."""
         count = sum(len(part) for part in self.parts) if self.examine else 0
         return range(self.first_seed, self.first_seed + count)
 
     @property
     def parts(self) -> tuple[range, range, range, range, range, range]:
-        """Places of seeds, one after the other: of the champion's episodes, of disturbed ones and of those that try
-        how much it withstands, of noisy ones and of those that try it, and of further pairs of whole episodes."""
+        """Six ranges of places in the list of seeds, from 0 on, one after the other.
+
+        They are for the champion's episodes, for disturbed ones and for those that try how much it withstands, for
+        noisy ones and for those that try it, and for further pairs of whole episodes.
+        """
         counts = (
             *(self.num_episodes, self.num_disturbed, PILOT_EPISODES * len(BURSTS)),
             *(self.num_noisy, PILOT_EPISODES * len(NOISES), max(0, self.max_pairs - self.num_episodes)),
@@ -57,19 +61,20 @@ class ConsequencesConfig(Section):
 
 
 class ShadowConfig(Section):
-    """`traffic: episodes` drives a server with episodes of the environment; `live` waits for real requests."""
+    """Settings of the shadow stage. `traffic: episodes` drives a server with episodes of the environment; `live` waits
+    for real requests."""
 
     traffic: Literal["episodes", "live"] = "episodes"
     server: str | None = None  # URL of a running policy server; None starts one for the stage
-    num_episodes: int = Field(default=20, ge=1)
-    first_seed: int = Field(default=SHADOW_SEEDS.start, ge=0)
+    num_episodes: int = Field(default=20, ge=1)  # that simulated traffic plays at least
+    first_seed: int = Field(default=SHADOW_SEEDS.start, ge=0)  # of their reset seeds
     min_decisions: int = Field(default=1_000, ge=1)
     wait_seconds: float = Field(default=3_600.0, gt=0)  # live: how long to wait for min_decisions
     max_decisions_per_second_per_agent: float = Field(default=1_000.0, gt=0)
-    max_would_be_violation_rate: float = Field(default=0.01, ge=0, le=1)
-    max_value_drop: float | None = None
-    min_agreement: float | None = Field(default=None, ge=0, le=1)
-    max_action_distance: float | None = Field(default=None, gt=0)
+    max_would_be_violation_rate: float = Field(default=0.01, ge=0, le=1)  # share of the decisions
+    max_value_drop: float | None = None  # of the mean value that is expected; None claims nothing of it
+    min_agreement: float | None = Field(default=None, ge=0, le=1)  # share of the decisions; None claims nothing of it
+    max_action_distance: float | None = Field(default=None, gt=0)  # mean, in halves of the range; None as above
     max_latency_seconds: float = Field(default=0.1, gt=0)  # p99 of the server's own time per decision
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     consequences: ConsequencesConfig = Field(default_factory=ConsequencesConfig)

@@ -27,7 +27,14 @@ class ShadowDecisions:
 
 
 def decisions_along(policy: ServedPolicy, episodes: Sequence[Episode]) -> list[ShadowDecisions]:
-    """What the version does at each step of episodes, each (L, ...): a recurrent one remembers what it was shown."""
+    """What the version does at each step of episodes, one entry for each, of L rows: a recurrent one remembers what it
+    was shown.
+
+    There must be one episode at least.
+
+    Raises:
+        GateRefused: where the version has no answer to an observation.
+    """
     lengths = np.array([episode.length for episode in episodes])
     starts = np.cumsum(lengths) - lengths
     memory = np.zeros((len(episodes), policy.memory_size), np.float32)

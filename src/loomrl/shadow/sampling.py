@@ -19,7 +19,8 @@ _SHARPNESS = 8  # the power of a rank: the top tenth of many gets about 60 %
 def probabilities(stakes: ArrayLike, rarity: ArrayLike) -> Floats:
     """The chance of each of N disagreements of an episode to be the one that is followed, (N,), summing to 1.
 
-    None is below half of 1 / N: no single draw weighs more than twice as much as with equal chances.
+    `stakes` and `rarity`, (N,) each, count by their ranks; higher ones are likelier. No chance is below half of 1 / N:
+    no single draw weighs more than twice as much as with equal chances.
     """
     count = len(np.asarray(stakes))
     even = np.full(count, 1.0 / count)

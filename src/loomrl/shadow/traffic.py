@@ -40,11 +40,11 @@ class _Agent:
 class Driven:
     """What drove the server: to tell its records from those of others, and to check what it answered."""
 
-    agent_prefix: str
+    agent_prefix: str  # of the ids of all its agents; no other traffic has it
     num_decisions: int = 0
-    num_episodes: int = 0
-    observations: list[Any] = field(default_factory=list)
-    actions: list[Any] = field(default_factory=list)
+    num_episodes: int = 0  # that ended
+    observations: list[Any] = field(default_factory=list)  # one for each decision, in their order
+    actions: list[Any] = field(default_factory=list)  # what the server answered to each
 
 
 def drive(
@@ -58,7 +58,14 @@ def drive(
 ) -> Driven:
     """Play at least `num_episodes` episodes, and more (at most `MOST_TIMES` as many) until `min_decisions` are reached.
 
-    Every agent asks for each step of its own environment and sends the reward as feedback.
+    Every agent asks for each step of its own environment and sends the reward as feedback. Seeds are `first_seed` and
+    those after it. Where the rate limit says to wait, agents wait. `on_decisions` is told the decisions so far.
+
+    Raises:
+        ServiceError: when the server cannot be reached, or refuses for another reason.
+        EnvironmentFault: when the environment breaks its API.
+        ArtifactError: when the snapshot was changed.
+        ConfigError: when a package the environment needs is missing.
     """
     driven = Driven(agent_prefix=f"{agent_prefix}{secrets.token_hex(4)}-")
     seeds = _seeds(driven, first_seed, num_episodes, min_decisions)

@@ -77,7 +77,8 @@ class LiveComparison(Document):
     refused: str | None = None  # why nothing is claimed
 
     def without_claims(self, why: str) -> "LiveComparison":
-        """The same, where something is missing that could change every finding."""
+        """The same with the widest bounds and no finding, and `why` as `refused`: where something is missing that could
+        change every finding."""
         nothing = [
             one.model_copy(update={"low": one.least - one.greatest, "high": one.greatest - one.least, "differs": None})
             for one in self.differences
@@ -85,7 +86,7 @@ class LiveComparison(Document):
         return self.model_copy(update={"differences": nothing, "refused": why})
 
     def of(self, quantity: str) -> Difference | None:
-        """The difference in one quantity, if it was compared."""
+        """The difference in one quantity, or None if it was not compared."""
         return next((one for one in self.differences if one.quantity == quantity), None)
 
 
@@ -94,7 +95,7 @@ class Known:
     """What the values of unfinished episodes depend on."""
 
     now: float  # POSIX time
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = None  # None: episodes have no longest one
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,9 @@ def compare_live(
     known: Known | None = None,
 ) -> LiveComparison:
     """Compare champion and challenger, as named by `versions`, by all quantities or the one named by `on`.
+
+    `return_range` is the least and the greatest return; values beyond count as its ends. Where no number of episodes of
+    these agents could decide, `refused` says why. Without `known` no episode counts as given up.
 
     Raises:
         ConfigError: for a quantity there is not; names those there are.

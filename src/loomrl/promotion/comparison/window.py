@@ -202,7 +202,10 @@ class WindowEpisode:
         return int(np.count_nonzero(~np.isfinite(np.hstack(rows)).all(axis=1)))
 
     def as_episode(self) -> Episode:
-        """For `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on."""
+        """The episode for `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on.
+
+        Rewards are 0 and the seed is -1: only observations and actions are those of the log.
+        """
         obs, action = np.array(self.observations, dtype=np.float64), np.array(self.actions, dtype=np.float64)
         return Episode(-1, obs, action, np.zeros(len(obs)), obs, self.ended, False)
 
@@ -221,11 +224,13 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
     The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
-    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
+    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one. `open_before` is the
+    `open_episodes` of the window before.
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
-        ConfigError: when what a decision observed is sealed, and its key is not here.
+        ConfigError: when what a decision observed is sealed, and its key is not here; when two logs have one name, or a
+            folder of logs is not there.
     """
     began_before, current = {tuple(key) for key in open_before}, dict[Key, WindowEpisode]()
     episodes, until = list[WindowEpisode](), dict(since)

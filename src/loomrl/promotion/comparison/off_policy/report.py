@@ -53,7 +53,10 @@ class Estimate(Document):
 
 
 class Improvement(Document):
-    """The challenger's mean return minus the champion's, had both acted in the same way; bounds one-sided."""
+    """The challenger's mean return minus the champion's, had both acted in the same way.
+
+    Bounds are one-sided, at the report's confidence; None where the greatest ratios are not known or too great.
+    """
 
     value: float
     low: float | None
@@ -90,7 +93,8 @@ def estimate(
     challenger: ServedPolicy,
     config: OffPolicyConfig,
 ) -> OffPolicyReport:
-    """All estimates from the episodes of the champion's version.
+    """All estimates from the episodes of the champion's version. Where the log allows none, the report says why in
+    `refused`.
 
     Raises:
         ConfigError: when the log contradicts `reward_range`, `max_steps` or `min_propensity`.
