@@ -20,7 +20,7 @@ _SEED = 20_261_120
 
 @dataclass(frozen=True)
 class ShadowComparison:
-    """Everything that was measured. Without a champion the comparing figures are None, and intervals are, too, where
+    """Everything that was measured. Agreement, distance and value difference are None without a champion, and where
     there are fewer than two units."""
 
     has_champion: bool

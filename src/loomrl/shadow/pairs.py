@@ -25,8 +25,8 @@ class Pairs:
     observation: NDArray[Any]  # (N, *obs)
     acted: NDArray[Any]  # (N, *action), what the acting policy did
     mirrored: NDArray[Any]  # (N, *action), what the challenger would have done
-    acted_value: NDArray[np.float64]  # (N,): the return that the acting policy expects
-    mirrored_value: NDArray[np.float64]  # (N,): that the challenger expects
+    acted_value: NDArray[np.float64]  # (N,): the acting policy's value of the observation
+    mirrored_value: NDArray[np.float64]  # (N,): the challenger's value of it
     episode: NDArray[np.int64]  # (N,): which episode a decision belongs to
     server_seconds: NDArray[np.float64]  # (N,): the server's own time until the decision was written
     challenger_seconds: NDArray[np.float64]  # (N,): the challenger's own time for the decision

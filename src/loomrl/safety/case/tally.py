@@ -16,9 +16,9 @@ from loomrl.types import Claim, LabelKind
 class ClaimTally:
     """How many of the claims that count hold, and how many do not count, for what reason."""
 
-    holding: int
-    counted: int
-    not_counted: dict[LabelKind, int]
+    holding: int  # of those that count, proved or supported
+    counted: int  # claims without a label
+    not_counted: dict[LabelKind, int]  # claims with a label of each kind, 0 included
 
     def __str__(self) -> str:
         """Such as "4 of 4 claims hold (3 repeat another, 1 cannot be false, 4 compare records)"."""

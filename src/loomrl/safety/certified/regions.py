@@ -35,12 +35,17 @@ Region = dict[Component, Range]
 
 
 def refusal(check: str, key: str, name: str) -> Refused:
-    """What makes the error that names one of several entries of a check's config."""
+    """What makes the error that names one of several entries of a check's config: a function of the problem, in words,
+    that gives a ConfigError."""
     return lambda problem: ConfigError(f"safety.checks.{check}.{key}: {name}: {problem}")
 
 
 def place_of(component: str, space: Any, refused: Refused) -> int:
-    """The index of a component of a vector of floats."""
+    """The index of a component of a vector of floats, from its name `observation[i]`.
+
+    Raises:
+        ConfigError: the one that `refused` makes, where the space is no vector of floats or has no such component.
+    """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
         raise refused(f"observations are {space}; a region is a box of a vector of floats")
     match = _COMPONENT.match(component)
@@ -52,7 +57,12 @@ def place_of(component: str, space: Any, refused: Refused) -> int:
 
 
 def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> tuple[Array, Array]:
-    """The region's lowest and highest observation, (num_inputs,) each."""
+    """The region's lowest and highest observation, (num_inputs,) each.
+
+    Raises:
+        ConfigError: the one that `refused` makes, where the space is no vector of floats, lacks a component, or one has
+            no finite range.
+    """
     places = {place_of(component, space, refused): limits for component, limits in region.items()}
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
         raise refused(f"observations are {space}; a region is a box of a vector of floats")

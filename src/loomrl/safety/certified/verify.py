@@ -29,8 +29,10 @@ _LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """`inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32. `decided_by` is `search`,
-    or `marabou`."""
+    """The verdict, and the seconds and boxes that it took. `decided_by` is `search`, or `marabou`.
+
+    `inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32; None where there is none.
+    """
 
     verdict: SolverVerdict
     seconds: float
@@ -61,7 +63,8 @@ class CandidateRunner:
         return np.asarray(outputs, np.float32).reshape(-1)
 
     def confirm(self, inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
-        """The input in float32, if its outputs satisfy all limits; the ends of its box are rounded to float32."""
+        """The input in float32, if its outputs satisfy all limits of the case; else None. The ends of the case's box
+        are rounded to float32."""
         low, high = (end.astype(np.float32) for end in (case.low, case.high))
         rounded = np.clip(inputs.astype(np.float32), low, high)
         satisfied = case.rows @ self(rounded).astype(np.float64) <= case.limits

@@ -34,7 +34,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Property:
-    """All ways to break it; `source` names it in messages."""
+    """All ways to break a property; it holds where none can happen. `source` names it in messages."""
 
     source: str
     num_inputs: int
@@ -254,7 +254,11 @@ def read_property(path: Path) -> Property:
 
 
 def parse_property(text: str, source: str = "property") -> Property:
-    """The property in a VNN-LIB text: `read_property` for a text that is in memory."""
+    """The property in a VNN-LIB text: `read_property` for a text that is in memory.
+
+    Raises:
+        ArtifactError: naming `source` and the line, when it is malformed or not of this form.
+    """
     try:
         return _parsed(text, source)
     except RecursionError as error:
