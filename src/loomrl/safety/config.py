@@ -49,20 +49,21 @@ class ConstraintConfig(Section):
 class WaiverConfig(Section):
     """A named person accepts an unmet claim until a date. Not allowed where `safety_critical: true`."""
 
-    claim: str
+    claim: str  # its id
     person: str = Field(min_length=1)
     reason: str = Field(min_length=1)
-    expires: date
+    expires: date  # the last day on which it counts
 
 
 class SafetyConfig(Section):
-    """`checks` configures single checks by name; every check found runs unless disabled there."""
+    """What the safety gate examines, and how. `checks` configures single checks by name; every check found runs unless
+    disabled there."""
 
-    safety_critical: bool = False
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    num_episodes: int = Field(default=384, ge=1)
-    first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)
-    num_envs: int = Field(default=64, ge=1)
+    safety_critical: bool = False  # true: no waivers, and mandatory local checks cannot be switched off
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)  # of each claim
+    num_episodes: int = Field(default=384, ge=1)  # that are played for all checks together
+    first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)  # of their reset seeds
+    num_envs: int = Field(default=64, ge=1)  # environments that are stepped at once
     constraints: list[ConstraintConfig] = Field(default_factory=list)
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     waivers: list[WaiverConfig] = Field(default_factory=list)
@@ -86,7 +87,8 @@ class SafetyConfig(Section):
 
     @property
     def own_seeds(self) -> range:
-        """Those, and the ones after them with which `statistical_limits` may play on: nobody else's."""
+        """The reset seeds of the safety episodes, and the ones after them with which `statistical_limits` may play on:
+        nobody else's."""
         return range(self.first_seed, self.first_seed + max(self.num_episodes, self._max_episodes or 0))
 
     @property

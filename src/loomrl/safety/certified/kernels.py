@@ -46,8 +46,11 @@ compiled = njit(nogil=True)
 
 @compiled
 def activate(kind, value, least, most, leak):  # type: ignore[no-untyped-def]
-    """An activation of a number, as a number. `kind` is one of the constants above; `least` and `most` are the ends of
-    a clip, `leak` is the slope of a leaky ReLU."""
+    """An activation of a number, as a number.
+
+    `kind` is RELU, LEAKY_RELU, CLIP, TANH or SIGMOID; `least` and `most` are the ends of a clip, `leak` is the slope of
+    a leaky ReLU.
+    """
     if kind == RELU:
         return max(value, 0.0)
     if kind == LEAKY_RELU:

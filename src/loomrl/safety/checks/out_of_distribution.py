@@ -48,7 +48,7 @@ Config = OutOfDistributionConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class Detector:
-    """Detects unusual observations by their Mahalanobis distance, with a threshold."""
+    """Detects unusual observations by their squared Mahalanobis distance, which is above `threshold` for them."""
 
     mean: Floats  # (D,)
     precision: Floats  # (D, D)
@@ -66,7 +66,8 @@ class Detector:
 
 
 def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
-    """One claim, where observations are a Box of at most `max_components` components."""
+    """One claim, where observations are a Box of at most `max_components` components and there are six episodes or
+    more; else none. Writes `ood.json` beside the case."""
     space = context.observation_space
     if not isinstance(space, spaces.Box) or math.prod(space.shape) > config.max_components or len(context.episodes) < 6:
         return []
@@ -110,7 +111,11 @@ def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
 
 
 def calibrate_detector(fit: Floats, calibrate: Floats, alpha: float) -> Detector:
-    """Mean and precision of (N, D) observations; the threshold is the conformal quantile of (M, D) others."""
+    """A detector with mean and precision of (N, D) observations; its threshold is the conformal quantile of (M, D)
+    others.
+
+    A share `alpha` of observations like these may be above it.
+    """
     mean = fit.mean(axis=0)
     centred = fit - mean
     covariance = np.einsum("ni,nj->ij", centred, centred) / max(1, len(fit) - 1)
@@ -123,7 +128,11 @@ def calibrate_detector(fit: Floats, calibrate: Floats, alpha: float) -> Detector
 
 
 def shift_power(detector: Detector, test: Sequence[Floats], shift: float) -> dict[str, float]:
-    """Share of alarms when one component is moved by `shift` standard deviations: least, mean and most over them."""
+    """Share of alarms when one component is moved by `shift` standard deviations: `least`, `mean` and `most` over
+    components.
+
+    `test` holds observations (L, D) of each episode.
+    """
     obs = np.concatenate(test)
     spread = obs.std(axis=0)
     rates = []

@@ -66,7 +66,12 @@ def check_spaces(config: RewardBiasConfig, observation_space: Any, action_space:
 
 
 def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
-    """For each feature a claim about rewards, and one about outcomes where there is a margin."""
+    """For each feature a claim about rewards, and one about outcomes where there is a margin.
+
+    Raises:
+        ConfigError: for a component that is not observed.
+        EnvironmentFault: when the environment breaks its API.
+    """
     claims = []
     for feature in config.features:
         seeds = context.config.seeds[: config.num_episodes]

@@ -67,6 +67,7 @@ class Truth:
 
     @property
     def is_decided(self) -> bool:
+        """Whether in every state it is known if the formula holds."""
         return bool(np.array_equal(self.sure, self.possible))
 
 
@@ -96,7 +97,11 @@ def check(chain: Chain, prop: Expression) -> PropertyResult:
 
 
 def states_where(chain: Chain, formula: Expression) -> Truth:
-    """The states of a chain in which a state formula holds."""
+    """The states of a chain in which a state formula surely holds, and those in which it may.
+
+    Raises:
+        ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
+    """
     return _Checker(chain).truth(formula)
 
 
