@@ -40,9 +40,12 @@ _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is 
 
 @dataclass
 class LimitTally:
-    """What agents showed in all looks, episode by episode, against one limit."""
+    """What agents showed in all looks, episode by episode, against one limit.
 
-    monitor: Monitor  # the evidence against the limit, and the sum of all values
+    `monitor` holds the evidence, `episodes` the number of each agent's episodes.
+    """
+
+    monitor: Monitor
     episodes: dict[str, int] = field(default_factory=dict)  # agent -> number of its episodes
     num_looks: int = 0
 
@@ -87,7 +90,8 @@ class LimitTally:
 
 
 class LookEvidence(Document):
-    """What the looks at one version have gathered."""
+    """What the looks at one version have gathered: a tally for each limit, by what it is about, and one for the
+    return."""
 
     num_looks: int = 0
     tallies: dict[str, LimitTally] = Field(default_factory=dict)  # by what they are about: a limit, or "return"

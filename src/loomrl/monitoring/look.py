@@ -28,18 +28,24 @@ HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
 
 
 class Look(Document):
-    """What one look at a policy's champion found. `until` and `open_episodes` are what the next look goes on from."""
+    """What one look at a policy's champion found: "healthy", "degraded" or "too_few".
+
+    The counts are of the version, since the last look; `num_left_out` episodes began with another's decision, or with a
+    request to explore. `since` and `until` are the sequences of the last records judged before and now, by server;
+    `open_episodes` are agent and episode id of those that have not ended. The next look goes on from `until` and
+    `open_episodes`. `gathered` is about this version, over all looks at it.
+    """
 
     policy: str
     version: str
     outcome: str  # "healthy", "degraded", "too_few"
-    num_decisions: int  # of the version, since the last look
+    num_decisions: int
     num_episodes: int
     num_left_out: int  # episodes that another began, or in which an agent asked to explore
     claims: list[Claim]
     since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
-    until: dict[str, int] = Field(default_factory=dict)  # the same, of the last record judged now
-    open_episodes: list[list[str | None]] = Field(default_factory=list)  # agent and episode id of each
+    until: dict[str, int] = Field(default_factory=dict)
+    open_episodes: list[list[str | None]] = Field(default_factory=list)
     gathered: LookEvidence = Field(default_factory=LookEvidence)  # about this version, over all looks at it
 
     @property

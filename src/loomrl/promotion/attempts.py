@@ -34,7 +34,12 @@ _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of 
 
 
 class GateAttempt(Document):
-    """The signed record of one attempt at the gate."""
+    """The signed record of one attempt at the gate.
+
+    Digests are SHA-256 in hex digits. `confidence` is that of each claim, over all attempts; `number` is 1 for the
+    first attempt since the last promotion, and `num_promotions` counts those of the policy before it. `previous` is the
+    digest of the attempt before it, None for the first of all.
+    """
 
     policy: str
     policy_digest: str

@@ -25,7 +25,11 @@ _SHORTEST = 7  # characters of a commit or digest that name it
 
 
 class ChainDecisions(Document):
-    """What one chain holds of one version's decisions."""
+    """What one chain of the audit log, "POLICY/CHAIN", holds of one version's decisions.
+
+    In `num_taken_over` of them a person or a fallback decided in the version's place. `first` and `last` are ISO 8601
+    times, in UTC. `host` wrote the chain; None where that was not kept.
+    """
 
     chain: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept
@@ -36,7 +40,11 @@ class ChainDecisions(Document):
 
 
 class VersionDecisions(Document):
-    """The decisions of one version, over all hosts."""
+    """The decisions of one version, over all hosts, and of each chain.
+
+    In `num_taken_over` of them a person or a fallback decided in its place. `first` and `last` are ISO 8601 times, in
+    UTC; None without any decision. `config_sha256` is None where the run's record is not on this machine.
+    """
 
     policy: str
     version: str
@@ -50,7 +58,8 @@ class VersionDecisions(Document):
 
 
 class DecisionsOf(Document):
-    """The decisions that versions of one origin have made."""
+    """The decisions that versions of one origin have made. `missing` names, a sentence each, the logs that are not
+    here."""
 
     origin: str
     versions: list[VersionDecisions]

@@ -27,7 +27,7 @@ ENVELOPE_TAG = "loomrl.envelope_sha256"
 
 
 class PreviousCase(Document):
-    """The case this one follows, of the same policy."""
+    """The case that a safety case follows, of the same policy: its version and SHA-256 digests."""
 
     version: str
     case_sha256: str
@@ -35,7 +35,11 @@ class PreviousCase(Document):
 
 
 class RunFacts(Document):
-    """What the run knows and the files do not."""
+    """What the run knows and the files do not. `created` is ISO 8601, in UTC; `stage_seconds` is what each stage cost.
+
+    `previous` is the case this one follows, None for the first; `attempt` is None in what was signed before attempts
+    were counted.
+    """
 
     policy: str
     run_id: str

@@ -18,7 +18,10 @@ PLUGINS_TAG = "loomrl.plugins"  # plugin:NAME@SHA256 of each package of others i
 
 
 class Commit(Document):
-    """The code a run started from."""
+    """The code a run started from; `commit` is None where it was made outside git.
+
+    Where it was `dirty`, `diff` is the file with what differed, relative to LOOMRL_HOME; None where that was not kept.
+    """
 
     commit: str | None
     dirty: bool
@@ -27,7 +30,13 @@ class Commit(Document):
 
 
 class Lineage(Document):
-    """A version's way from its environment into production."""
+    """A version's way from its environment into production.
+
+    `run` and `config` are the run's record and effective config, as far as they are on this machine: `missing` in `run`
+    says where not. `dvc` holds each stage's entry in dvc.lock, `moves` when the version became champion and over whom,
+    `edges` LoomDB's, as "SUBJECT PREDICATE OBJECT". `snapshot` is None where LoomDB does not hold it, `decision` the
+    audit record that the question began with, if it did.
+    """
 
     policy: str
     version: str
@@ -47,7 +56,8 @@ class Lineage(Document):
 
 
 class Descendants(Document):
-    """What came of a node."""
+    """What came of a node: the nodes `found`, each once, nearest first, and the `edges` that lead there, as "SUBJECT
+    PREDICATE OBJECT"."""
 
     node: str
     found: list[str] = Field(description="nodes reached, each once, nearest first")

@@ -46,7 +46,11 @@ DECISION, REASON = "loomrl.decision", "loomrl.reason"
 
 
 class PromotionOutcome(Document):
-    """What carrying out a decision or a rollback did."""
+    """What carrying out a decision or a rollback did, in a sentence, and where the policy's aliases stand: alias ->
+    version.
+
+    `recorded` is False where the aliases moved and LoomDB could not be reached: the next command records it.
+    """
 
     policy: str
     version: str

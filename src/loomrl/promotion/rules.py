@@ -46,7 +46,13 @@ class PersonApproval:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a decision rests on. `folder`s are verified downloads of the versions."""
+    """Everything a decision rests on. `folder`s are verified downloads of the versions; the champion is None before the
+    first.
+
+    `by_hand` is the person who promotes by hand, `chain_problem` why the case does not follow the one before it.
+    `comparison` and `off_policy` are there where the config demands them. `one_environment` says why the snapshots of
+    version and champion are of one environment, where they are two.
+    """
 
     config: PolicyConfig
     version: PolicyVersion
@@ -65,7 +71,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What a rule says: the claim of its name, in the fields of `Claim`."""
+    """What a rule says: the claim that gets the rule's name as its id, in the fields of `Claim`."""
 
     statement: str
     verdict: Verdict

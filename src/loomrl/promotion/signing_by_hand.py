@@ -32,7 +32,11 @@ EVENT = "signing by hand"
 
 
 class SignedByHand(Document):
-    """Who vouched for which files."""
+    """Who vouched for which files, when (ISO 8601, in UTC) and why.
+
+    `digest` is that of policy.onnx and manifest.json, `sums_sha256` that of the list of all files, recorded when the
+    version was registered; `key` is the id of the key that signed.
+    """
 
     policy: str
     version: str

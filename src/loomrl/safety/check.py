@@ -66,7 +66,8 @@ def why_not_applicable(check: "Check", context: "Context") -> str | None:
 
 
 class Scope(NamedTuple):
-    """What a claim rests on and how far it reaches, each in a short sentence."""
+    """What a claim rests on and how far it reaches, each in a short sentence: what was examined, with counts, what that
+    does not establish, and what would have made the claim false."""
 
     examined: str  # with counts
     not_established: str
@@ -95,7 +96,11 @@ class CheckConfig(Section):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a test at the gate's confidence says of a limit: SUPPORTED, REFUTED or UNDECIDED."""
+    """What a test at the gate's confidence says of a limit: SUPPORTED, REFUTED or UNDECIDED, with the bound that
+    decides.
+
+    `p_value` is that of the hypothesis that the claim is false.
+    """
 
     verdict: Verdict
     bound: Bound
@@ -198,7 +203,11 @@ class Context:
 
 
 class Check(Protocol):
-    """The names that a check's module must offer."""
+    """The names that a check's module must offer.
+
+    NAME is also the first part of its claims' ids, STAGE one of `STAGES`. LOCAL says whether its claims need no
+    environment, so that they can be re-checked on the exported graph.
+    """
 
     NAME: str  # also the first part of its claims' ids
     STAGE: str

@@ -47,23 +47,29 @@ class ConstraintConfig(Section):
 
 
 class WaiverConfig(Section):
-    """A named person accepts an unmet claim until a date. Not allowed where `safety_critical: true`."""
+    """A named person accepts an unmet claim, by its id, until a date: `expires` is the last day on which that counts.
+    Not allowed where `safety_critical: true`."""
 
-    claim: str  # its id
+    claim: str
     person: str = Field(min_length=1)
     reason: str = Field(min_length=1)
-    expires: date  # the last day on which it counts
+    expires: date
 
 
 class SafetyConfig(Section):
     """What the safety gate examines, and how. `checks` configures single checks by name; every check found runs unless
-    disabled there."""
+    disabled there.
 
-    safety_critical: bool = False  # true: no waivers, and mandatory local checks cannot be switched off
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)  # of each claim
-    num_episodes: int = Field(default=384, ge=1)  # that are played for all checks together
-    first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)  # of their reset seeds
-    num_envs: int = Field(default=64, ge=1)  # environments that are stepped at once
+    `num_episodes` episodes are played for all checks together, from reset seed `first_seed` on, in `num_envs`
+    environments at once. `confidence` is that of each claim. With `safety_critical` there are no waivers, and local
+    checks that are mandatory by default cannot be switched off.
+    """
+
+    safety_critical: bool = False
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    num_episodes: int = Field(default=384, ge=1)
+    first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)
+    num_envs: int = Field(default=64, ge=1)
     constraints: list[ConstraintConfig] = Field(default_factory=list)
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     waivers: list[WaiverConfig] = Field(default_factory=list)

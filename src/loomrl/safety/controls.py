@@ -14,7 +14,11 @@ CONTROLS = Path(__file__).with_name("controls.yaml")
 
 
 class ComplianceControl(Section):
-    """A control of a standard, and what shows that a part of it is met."""
+    """A control of a standard, named by standard, clause and subject, and what shows that a part of it is met.
+
+    `claims` are the first parts of ids of claims that do, `operation` the command that does where only a running server
+    can.
+    """
 
     name: str  # standard, clause and subject
     claims: tuple[str, ...] = ()  # first parts of claim ids

@@ -13,7 +13,11 @@ from loomrl.types import Claim, Evidence, SafetyCase
 
 
 class CounterexampleReplay(Document):
-    """The result of playing a counterexample again."""
+    """The result of playing a counterexample again: `reproduced` says whether the failure is there again, `finding`
+    what happens now.
+
+    `identical` says whether every step equals the recorded one to the bit; None, as `seed`, where it is no episode.
+    """
 
     claim: str
     seed: int | None

@@ -25,7 +25,11 @@ _ELSEWHERE = 0.02  # by how much, relative and absolute, another processor's num
 
 
 class Examined(Document):
-    """The verdict of a claim in the case, and the one that came out `again`; None where there is no such claim."""
+    """The verdict of a claim in the case, and the one that came out `again`; None where there is no such claim.
+
+    `identical`: numbers, finding and evidence are equal to the last digit. `changed` names the claim's fields that
+    differ and cannot depend on the machine.
+    """
 
     claim: str
     verdict: Verdict | None
@@ -35,7 +39,10 @@ class Examined(Document):
 
 
 class Rerun(Document):
-    """A safety case and the same case made again, compared claim by claim."""
+    """A safety case and the same case made again, compared claim by claim.
+
+    `changed` names what differs of the case's decision, controls and tools.
+    """
 
     claims: list[Examined]
     changed: list[str] = Field(default_factory=list)  # of decision, controls and tools, those that differ

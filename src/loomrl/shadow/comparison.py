@@ -21,22 +21,30 @@ _SEED = 20_261_120
 @dataclass(frozen=True)
 class ShadowComparison:
     """Everything that was measured. Agreement, distance and value difference are None without a champion, and where
-    there are fewer than two units."""
+    there are fewer than two units, which are agents where several were watched, else episodes.
+
+    `num_errors` counts mirrored requests that the challenger failed on. `agreement`, and `chance_agreement`, what
+    chance would give, are shares of the decisions; `action_distance` is a mean, in halves of the range of continuous
+    actions; `value_difference` is challenger - champion. `would_be_violations` is None where no limit on actions is
+    declared. `latency_seconds` has p50 and p99, with `challenger_` before them those of the challenger. `bitwise_equal`
+    is None beside a champion; else `num_unequal` served actions are not the artifact's own. `shortfall` says why there
+    are fewer decisions than asked for.
+    """
 
     has_champion: bool
-    confidence: float  # of all intervals
+    confidence: float
     num_decisions: int
     num_episodes: int
     num_units: int  # agents where several were watched, else episodes
-    num_errors: int  # mirrored requests that the challenger failed on
-    agreement: Interval | None  # share of the decisions
-    chance_agreement: float  # the share that chance would give; 0 without a champion
-    action_distance: Interval | None  # mean; continuous actions in halves of their range, else 0 or 1
+    num_errors: int
+    agreement: Interval | None
+    chance_agreement: float
+    action_distance: Interval | None
     value_difference: Interval | None  # challenger - champion
-    would_be_violations: Interval | None  # share of the decisions; None where no limit on actions is declared
-    latency_seconds: dict[str, float]  # p50, p99 of the server, challenger_p50, challenger_p99; empty without decisions
-    bitwise_equal: bool | None  # served actions and the artifact's own; None beside a champion
-    num_unequal: int = 0  # of them, those that differ
+    would_be_violations: Interval | None
+    latency_seconds: dict[str, float]
+    bitwise_equal: bool | None
+    num_unequal: int = 0
     shortfall: str = ""  # why there are fewer decisions than asked for
 
 

@@ -22,6 +22,11 @@ class ConsequencesConfig(Section):
 
     Episodes are played in the snapshot of the environment, apart from the server. `examine: false` follows nothing,
     `mandatory: false` lets a challenger be promoted whatever was found; the report and the promotion say so.
+
+    `num_episodes` are played by the champion, `num_disturbed` after other actions, `num_noisy` under noise of the
+    sensors that the champion withstands, `max_pairs` at most on the same seeds where fewer leave undecided which earns
+    more. `max_return_drop` is a share of what the champion earns above random actions, the failures are shares of their
+    episodes, and `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step.
     """
 
     examine: bool = True
@@ -33,8 +38,8 @@ class ConsequencesConfig(Section):
     max_pairs: int = Field(default=2_048, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
     num_envs: int = Field(default=192, ge=1)  # environments that are stepped at once
     max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
-    max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)  # share of the disturbed episodes
-    max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)  # share of the noisy episodes
+    max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
+    max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)
     max_travel_ratio: float = Field(default=2.0, ge=1)  # of how far continuous actions move from step to step
 
     @property
@@ -62,19 +67,26 @@ class ConsequencesConfig(Section):
 
 class ShadowConfig(Section):
     """Settings of the shadow stage. `traffic: episodes` drives a server with episodes of the environment; `live` waits
-    for real requests."""
+    for real requests.
+
+    `server` is the URL of a running policy server; None starts one for the stage. Simulated traffic plays
+    `num_episodes` at least, from reset seed `first_seed` on; live traffic is waited for `wait_seconds`, until there are
+    `min_decisions`. Rate and agreement are shares of the decisions, `max_value_drop` is of the mean value,
+    `max_action_distance` is a mean in halves of the action range, and the latency is the p99 of the server's own time.
+    A limit that is None claims nothing.
+    """
 
     traffic: Literal["episodes", "live"] = "episodes"
     server: str | None = None  # URL of a running policy server; None starts one for the stage
-    num_episodes: int = Field(default=20, ge=1)  # that simulated traffic plays at least
-    first_seed: int = Field(default=SHADOW_SEEDS.start, ge=0)  # of their reset seeds
+    num_episodes: int = Field(default=20, ge=1)
+    first_seed: int = Field(default=SHADOW_SEEDS.start, ge=0)
     min_decisions: int = Field(default=1_000, ge=1)
     wait_seconds: float = Field(default=3_600.0, gt=0)  # live: how long to wait for min_decisions
     max_decisions_per_second_per_agent: float = Field(default=1_000.0, gt=0)
-    max_would_be_violation_rate: float = Field(default=0.01, ge=0, le=1)  # share of the decisions
-    max_value_drop: float | None = None  # of the mean value that is expected; None claims nothing of it
-    min_agreement: float | None = Field(default=None, ge=0, le=1)  # share of the decisions; None claims nothing of it
-    max_action_distance: float | None = Field(default=None, gt=0)  # mean, in halves of the range; None as above
+    max_would_be_violation_rate: float = Field(default=0.01, ge=0, le=1)
+    max_value_drop: float | None = None
+    min_agreement: float | None = Field(default=None, ge=0, le=1)
+    max_action_distance: float | None = Field(default=None, gt=0)
     max_latency_seconds: float = Field(default=0.1, gt=0)  # p99 of the server's own time per decision
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     consequences: ConsequencesConfig = Field(default_factory=ConsequencesConfig)

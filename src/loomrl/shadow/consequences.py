@@ -44,13 +44,17 @@ _MOST_SHOWN, _MOST_NUMBERS = 10, 32
 
 @dataclass(frozen=True)
 class Handover:
-    """An episode of the champion and the same one with the challenger in charge from `step` on."""
+    """An episode of the champion and the same one with the challenger in charge from `step` on.
+
+    `weight` is that of what follows, for a mean over the episode's disagreements. `disturbed` says in words how the
+    episode was disturbed before, and is empty where it was not.
+    """
 
     champion: Episode
     challenger: Episode
     step: int  # number of steps that are equal in both
     weight: float = 1.0  # of what follows, for a mean over the episode's disagreements
-    disturbed: str = ""  # how the episode was disturbed before, in words; empty where it was not
+    disturbed: str = ""
 
     @property
     def difference(self) -> float:

@@ -16,7 +16,8 @@ _ROWS = 8_192  # observations that are asked about at once
 
 @dataclass(frozen=True)
 class ShadowDecisions:
-    """What a version decides for N observations: actions, and logits where it has them."""
+    """What a version decides for N observations: actions (N, *action), and logits (N, A) of choices, None where it has
+    none."""
 
     action: NDArray[Any]  # (N, *action)
     logits: FloatArray | None  # (N, A), of choices

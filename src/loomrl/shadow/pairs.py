@@ -20,7 +20,13 @@ Heads = Mapping[int | None, tuple[int, int]]  # by worker, None for a server tha
 
 @dataclass(frozen=True)
 class Pairs:
-    """N decisions of the acting policy, each with what the challenger would have done."""
+    """N decisions of the acting policy, each with what the challenger would have done; all arrays have N rows.
+
+    `acted` and `mirrored` are the actions of both, and `acted_value` and `mirrored_value` their values of the
+    observation. `episode` and `agent` are numbers of the episode and the agent of each decision; `agent` is None where
+    only episodes count. `server_seconds` is the server's time until a decision was written, `challenger_seconds` the
+    challenger's own. `num_errors` counts mirrored requests that the challenger failed on.
+    """
 
     observation: NDArray[Any]  # (N, *obs)
     acted: NDArray[Any]  # (N, *action), what the acting policy did

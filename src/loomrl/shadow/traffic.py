@@ -38,13 +38,17 @@ class _Agent:
 
 @dataclass
 class Driven:
-    """What drove the server: to tell its records from those of others, and to check what it answered."""
+    """What drove the server: to tell its records from those of others, and to check what it answered.
 
-    agent_prefix: str  # of the ids of all its agents; no other traffic has it
+    `agent_prefix` begins the ids of all its agents, and of no others. `observations` and `actions` have an entry for
+    each decision, in their order; `num_episodes` counts those that ended.
+    """
+
+    agent_prefix: str
     num_decisions: int = 0
-    num_episodes: int = 0  # that ended
-    observations: list[Any] = field(default_factory=list)  # one for each decision, in their order
-    actions: list[Any] = field(default_factory=list)  # what the server answered to each
+    num_episodes: int = 0
+    observations: list[Any] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)
 
 
 def drive(

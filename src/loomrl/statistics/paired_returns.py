@@ -30,21 +30,26 @@ Floats = NDArray[np.float64]
 
 
 class ReturnComparison(Document):
-    """The paired comparison in numbers. Returns are undiscounted sums of rewards."""
+    """The paired comparison in numbers. Returns are undiscounted sums of rewards.
+
+    `difference` is the mean of challenger - champion over the pairs, `low` and `high` are one-sided bounds of it, each
+    at `confidence`, and `margin` is how much less the challenger may earn. `pairs_needed` is about how many pairs would
+    decide what is undecided; None where it is decided, or no number would.
+    """
 
     num_pairs: int
     challenger_mean: float
     champion_mean: float
-    difference: float  # challenger - champion, mean over pairs
+    difference: float
     low: float  # one-sided bounds of it, each at `confidence`
     high: float
-    margin: float  # how much less the challenger may earn
+    margin: float
     confidence: float
     verdict: Verdict  # SUPPORTED: not worse than -margin; REFUTED: worse; UNDECIDED
     pairs_needed: int | None  # where undecided: about how many pairs would decide, at this difference and spread
 
     def sentence(self) -> str:
-        """The comparison as one sentence for a report."""
+        """The comparison as one sentence for a report, which begins with the verdict in words."""
         found = (
             f"mean return {self.challenger_mean:.6g} against the champion's {self.champion_mean:.6g} on the same "
             f"{self.num_pairs} seeds; difference {self.difference:+.6g}, lower {self.confidence:.0%} bound "

@@ -29,14 +29,15 @@ _ENOUGH = 1e100  # evidence beyond any level; infinity could not be written
 class LimitTest(Document):
     """Evidence against "every value's mean, given the past, is at most `limit`", for values in [0, 1].
 
-    `wealth` are the fortunes of bets of several sizes, begun at each value with 1 / (n (n + 1)) of what there is to
-    stake. The e-value's expectation never passes 1 while the claim is true, so it ever reaches 1 / alpha with a
-    probability of at most alpha (Ville's inequality), however often it is looked at.
+    `count` values were seen, whose sum is `total`. `wealth` are the fortunes of bets of several sizes, begun at each
+    value with 1 / (n (n + 1)) of what there is to stake. The e-value's expectation never passes 1 while the claim is
+    true, so it ever reaches 1 / alpha with a probability of at most alpha (Ville's inequality), however often it is
+    looked at.
     """
 
     limit: float = Field(gt=0, lt=1)
-    count: int = Field(default=0, ge=0)  # values so far
-    total: float = Field(default=0.0, ge=0)  # their sum
+    count: int = Field(default=0, ge=0)
+    total: float = Field(default=0.0, ge=0)
     wealth: list[float] = Field(default_factory=lambda: [0.0] * _NUM_BETS)
 
     def updated(self, values: ArrayLike) -> "LimitTest":
@@ -69,7 +70,8 @@ class LimitTest(Document):
 
 
 class Bets(NamedTuple):
-    """Shares of a fortune that are staked on every value, and how much of it each share begins with."""
+    """Shares of a fortune that are staked on every value, `stakes` (J,), each in (0, 1], and how much of it each share
+    begins with, `weights` (J,), which sum to 1."""
 
     stakes: Floats  # (J,), each in (0, 1]
     weights: Floats  # (J,), they sum to 1

@@ -27,7 +27,8 @@ _FACTOR = 2.0  # of the time that those few took
 
 @dataclass
 class Agent:
-    """One agent in one experiment: its version, its episodes and their ages."""
+    """One agent in one experiment: what it was dealt at its first decision there, the episodes that began there, in
+    their order, and at which age each began, in seconds since that decision."""
 
     assignment: Assignment  # of its first decision there
     episodes: list[WindowEpisode] = field(default_factory=list)  # that began there, in their order
@@ -50,7 +51,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class AgentComparison:
-    """All agents dealt to one of two versions, in the order of their first decisions."""
+    """All agents dealt to one of two versions, in the order of their first decisions.
+
+    `clocks` holds for each experiment the POSIX time at which its newest episode began.
+    """
 
     champion: str
     challenger: str

@@ -32,7 +32,13 @@ _GIVEN_UP = 2.0  # times the longest episode
 
 
 class Difference(Document):
-    """The challenger's mean minus the champion's, of one quantity of an agent."""
+    """The challenger's mean minus the champion's, of one quantity: "reward", "cost" or "limits.NAME" of an agent.
+
+    `low` and `high` bound it at every look, over the first `num_agents` agents with `num_episodes` episodes each;
+    values are taken to lie from `least` to `greatest`, and `num_clipped` lay outside. Means are of values that are
+    known, None where none is; `num_unfinished` agents have no settled value. `differs` says where challengers' agents
+    are, beyond chance; None: not shown. Where `unit` is "episode", the document is from before agents were counted.
+    """
 
     quantity: str  # "reward", "cost" or "limits.NAME"
     better: Literal["higher", "lower"]
@@ -64,7 +70,11 @@ class Difference(Document):
 
 
 class LiveComparison(Document):
-    """What production showed of two versions."""
+    """What production showed of two versions, all differences together at `confidence`.
+
+    `not_compared` says why a quantity is not in `differences`; `experiments` are those that dealt both versions, `logs`
+    those that were read. `refused` says why nothing is claimed, None where something is.
+    """
 
     champion_version: str
     challenger_version: str
@@ -92,7 +102,8 @@ class LiveComparison(Document):
 
 @dataclass(frozen=True)
 class Known:
-    """What the values of unfinished episodes depend on."""
+    """What the values of unfinished episodes depend on: the time `now`, POSIX seconds, and the most steps an episode
+    can have, None without a limit."""
 
     now: float  # POSIX time
     max_episode_steps: int | None = None  # None: episodes have no longest one

@@ -35,7 +35,10 @@ _OF_DECISIONS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a split dealt an agent, by its first decision in an experiment that an episode shows."""
+    """What a split dealt an agent, by its first decision in an experiment that an episode shows.
+
+    `shares` are the chances of being dealt to each version, `time` is ISO 8601.
+    """
 
     experiment: str
     version: str
@@ -61,7 +64,14 @@ class Assignment:
 
 @dataclass
 class WindowEpisode:
-    """What the log tells of one episode since the last look."""
+    """What the log tells of one episode since the last look. `cut`: it began before that.
+
+    `observations` to `propensities` and `decided_at` have one entry for each decision, in their order. `deciders` are
+    versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
+    whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
+    times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment, the
+    first in each. Times are ISO 8601. `is_told`: feedback came on a decision before the window.
+    """
 
     cut: bool  # it began before
     agent_id: str = ""
@@ -212,7 +222,11 @@ class WindowEpisode:
 
 @dataclass(frozen=True)
 class Window:
-    """Episodes, and where the window ends: what the next one goes on from."""
+    """Episodes, and where the window ends: what the next one goes on from.
+
+    `until` is the sequence of the last record of each server, `open_episodes` are agent and episode id of those that
+    have not ended. `without_answer` are episodes with requests only, none of which was answered.
+    """
 
     episodes: list[WindowEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window

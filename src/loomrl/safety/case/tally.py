@@ -14,10 +14,13 @@ from loomrl.types import Claim, LabelKind
 
 @dataclass(frozen=True)
 class ClaimTally:
-    """How many of the claims that count hold, and how many do not count, for what reason."""
+    """How many of the claims that count hold, and how many do not count, for what reason.
 
-    holding: int  # of those that count, proved or supported
-    counted: int  # claims without a label
+    `counted` are those without a label, and `holding` those of them that are proved or supported.
+    """
+
+    holding: int
+    counted: int
     not_counted: dict[LabelKind, int]  # claims with a label of each kind, 0 included
 
     def __str__(self) -> str:

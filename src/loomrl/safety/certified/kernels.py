@@ -24,7 +24,13 @@ _STEPS, _RATE, _DECAY = 5, 0.4, 0.75  # of the slopes' ascent
 
 
 class Packed(NamedTuple):
-    """A network as arrays; N neurons, C = num_inputs + N columns, K layers."""
+    """A network as arrays; N neurons, C = num_inputs + N columns, K layers, M outputs.
+
+    `weights` (N, C) and `bias` (N,) are the affine function before each activation; `kind` (N,) is which activation it
+    is, `least` and `most` (N,) are the ends of a clip, `leak` (N,) is the slope of a leaky ReLU. `layers` (K, 4) hold
+    the first neuron, one past the last, the first column that is used, and one past the last. `output` is (M, C),
+    `output_bias` (M,).
+    """
 
     weights: NDArray[np.float64]  # (N, C): the affine function before each activation
     bias: Vector  # (N,)

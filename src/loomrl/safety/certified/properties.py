@@ -35,7 +35,10 @@ class PropertiesConfig(CheckConfig, Generic[P]):
 
 
 class BoundedPropertiesConfig(PropertiesConfig[P], Generic[P]):
-    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is."""
+    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is.
+
+    A property that `max_boxes` boxes leave open is undecided.
+    """
 
     max_boxes: int = Field(default=100_000, ge=1)
 
@@ -44,7 +47,8 @@ class BoundedPropertiesConfig(PropertiesConfig[P], Generic[P]):
 class PropertyOutcome:
     """What bounds say of a property after `num_boxes` boxes: PROVED, REFUTED or UNDECIDED.
 
-    A refuting `example` holds its observation; `shown` says in words what it does.
+    A refuting `example` holds its observation, None where there is none; `shown` says in words what it does. `evidence`
+    is kept beside.
     """
 
     verdict: Verdict

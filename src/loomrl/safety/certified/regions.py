@@ -75,13 +75,14 @@ def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> t
 
 
 def described(region: Mapping[str, list[float]]) -> str:
-    """A region as words for a message, such as `speed in [0, 1] and angle in [-1, 1]`."""
+    """A region as words for a message, such as `observation[0] in [0, 1] and observation[1] in [-1, 1]`; `any value`
+    for an empty one."""
     parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(region.items())]
     return " and ".join(parts) or "any value"
 
 
 def preferred(choice: int, count: int) -> Array:
-    """Rows (count - 1, count) that are all at most 0 where a choice has the largest of `count` logits."""
+    """Rows (count - 1, count): rows @ logits are all at most 0 where `choice` has the largest of `count` logits."""
     others = [index for index in range(count) if index != choice]
     rows = np.zeros((len(others), count))
     rows[np.arange(len(others)), others] = 1.0

@@ -30,7 +30,8 @@ Confirm = Callable[[Array, Case], NDArray[np.float32] | None]
 
 
 class SolverVerdict(StrEnum):
-    """A verifier's verdict, in the words of the competition VNN-COMP."""
+    """A verifier's verdict, in the words of the competition VNN-COMP: SAT where some input breaks the property, UNSAT
+    where none does; it is open where it is UNKNOWN, and where time or the number of boxes ran out, TIMEOUT."""
 
     SAT = "sat"  # some input breaks the property
     UNSAT = "unsat"  # none does

@@ -24,7 +24,10 @@ _VARIABLE = re.compile(r"^([XY])_(\d+)$")
 
 @dataclass(frozen=True)
 class Case:
-    """One way to break the property: an input in [low, high] whose outputs satisfy `rows @ Y <= limits`."""
+    """One way to break the property: an input in [low, high] whose outputs satisfy `rows @ Y <= limits`.
+
+    Inputs are (num_inputs,), `rows` (num_limits, num_outputs) and `limits` (num_limits,).
+    """
 
     low: NDArray[np.float64]  # (num_inputs,)
     high: NDArray[np.float64]

@@ -30,7 +30,8 @@ LOCAL = True
 
 
 class CertifiedPropertyConfig(properties.PropertyConfig):
-    """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit `action[i]` (Box).
+    """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit component `action`
+    of the action (Box), which stays strictly between them.
 
     `region` gives ranges of components: `observation[2]: [-0.2, -0.1]`. A component it leaves out has the range of the
     observation space, which must then be finite.

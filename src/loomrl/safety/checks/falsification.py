@@ -32,7 +32,7 @@ _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
 
 def not_applicable(observation_space: Any, action_space: Any) -> str | None:
-    """Why nothing is searched: for texts, and for spaces nothing can be pushed in."""
+    """Why nothing is searched: for texts, and for spaces nothing can be pushed in; None elsewhere."""
     if reason := to_texts(observation_space, action_space):
         return reason
     if not isinstance(action_space, spaces.Box | spaces.Discrete):

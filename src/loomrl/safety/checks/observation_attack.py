@@ -39,7 +39,8 @@ _SIZES = 8  # of an attack that breaks a limit, tried from small to large
 class ObservationAttackConfig(CheckConfig):
     """Observations are moved by up to `magnitude` standard deviations of each component, over what was recorded.
 
-    Without a magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
+    `num_candidates` corners are tried for each observation, in `num_episodes` of the safety episodes. Without a
+    magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
     """
 
     mandatory: bool = False

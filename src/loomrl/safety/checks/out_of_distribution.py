@@ -33,7 +33,9 @@ Floats = NDArray[np.float64]
 class OutOfDistributionConfig(CheckConfig):
     """The alarm is calibrated to the rate `alpha`; the claim is that its true rate is at most `max_false_alarm_rate`.
 
-    Not mandatory by default: the claim is about a monitor, not about the policy.
+    `shifts`, in standard deviations of each component alone, are how far observations are moved to say how often the
+    alarm is raised. Observations of more than `max_components` components, such as pictures, are left out. Not
+    mandatory by default: the claim is about a monitor, not about the policy.
     """
 
     mandatory: bool = False

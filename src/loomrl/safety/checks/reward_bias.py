@@ -44,7 +44,8 @@ class FeatureConfig(Section):
 
 
 class RewardBiasConfig(CheckConfig):
-    """Features; none by default. A reward may differ by `reward_tolerance` for rounding."""
+    """Protected features that are examined, each on `num_episodes` seeds; none by default. A reward may differ by
+    `reward_tolerance` for rounding."""
 
     features: list[FeatureConfig] = Field(default_factory=list)
     num_episodes: int = Field(default=64, ge=2)

@@ -39,7 +39,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 class PropertyResult:
     """`holds` is None where it is open, or where only a number was asked for. `low` and `high` bound that number.
 
-    The number is the expectation over the initial states; None where the property is no single P or R.
+    The number is the expectation over the initial states; None where the property is no single P or R. `relation` and
+    `limit` are what it is compared with, None where it is not.
     """
 
     holds: bool | None

@@ -19,7 +19,7 @@ _FAR = 1e6  # stands for an infinite bound among the extreme observations
 
 
 def sample_visited(visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """At most `count` of the visited observations, (N, *obs), without repeats, in their order."""
+    """At most `count` of the visited observations, (N, *obs), each taken once at most, in their order."""
     if len(visited) <= count:
         return visited
     return visited[np.sort(rng.choice(len(visited), size=count, replace=False))]
@@ -134,10 +134,11 @@ def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class Disturbance:
-    """Gaussian noise added to observations, the same for the same observation whatever batch it is in.
+    """Gaussian noise of `scale` (*obs) added to observations, the same for the same observation whatever batch it is
+    in.
 
-    The generator of each row is keyed by the row's bytes, so a disturbed episode can be replayed alone. Rows that are
-    equal get equal noise, so they are no independent samples: `disturbed` is for those.
+    The generator of each row is keyed by `key` and the row's bytes, so a disturbed episode can be replayed alone. Rows
+    that are equal get equal noise, so they are no independent samples: `disturbed` is for those.
     """
 
     def __init__(self, space: spaces.Box, scale: NDArray[np.float64], key: int) -> None:

@@ -17,7 +17,11 @@ from loomrl.types import Episode
 @dataclass(frozen=True)
 class EpisodeSample(ABC):
     """What episodes showed of a limit: one value in [0, 1] for each, 0 or 1 for `per: episode`, the share of violating
-    steps for `per: step`. There must be one episode at least."""
+    steps for `per: step`. There must be one episode at least.
+
+    `violating` are the episodes with a value above 0. `kind` and `method` name the bounds, `more_by` the setting that
+    gives more episodes.
+    """
 
     kind: ClassVar[str]  # of its bounds
     method: ClassVar[str]

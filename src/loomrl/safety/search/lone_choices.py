@@ -23,8 +23,13 @@ STEEPEST = 3.0  # confidence, in usual ones, for each deviation of a band's widt
 
 @dataclass(frozen=True)
 class LoneChoice:
-    """Three observations on a line, (*obs) each, and how sure the policy at least is of its choice at all three, in
-    usual ones."""
+    """Three observations on a line, (*obs) each, of which the policy chooses otherwise at the middle one than on both
+    sides.
+
+    The line goes along `component` of the flattened observation; the band in the middle is `width` standard deviations
+    wide. `confidence` is how sure the policy at least is of its choice at all three, in multiples of how sure it
+    usually is.
+    """
 
     before: NDArray[Any]
     within: NDArray[Any]

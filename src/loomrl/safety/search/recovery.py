@@ -36,7 +36,13 @@ _CANDIDATES = 6  # failures whose neighbours are looked at
 
 @dataclass(frozen=True)
 class Failing:
-    """A state, the policy's episode through it and the recovery's, each from the reset on."""
+    """A state from which the policy fails, its episode through the state and that of the recovery `by`, from the reset
+    on.
+
+    `relative_return` and `recovered` are what policy and recovery made of it, as `Scale.relative_return` measures.
+    `contradiction` is how sure the policy was, in multiples of how sure it usually is, of what contradicts its ordinary
+    behaviour. Of `neighbours` states close by that were tried, the same happened from `confirmed`.
+    """
 
     lead: Lead
     episode: Episode
@@ -61,7 +67,10 @@ class Failing:
 
 
 class Scale:
-    """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit."""
+    """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit.
+
+    A stretch has `horizon` steps. Of the constraints those count that are per episode and known at each step.
+    """
 
     def __init__(
         self,

@@ -49,7 +49,8 @@ class Regression(Protocol):
 
 @dataclass(frozen=True)
 class Values:
-    """What a model expects at each step (S,), of all that is still to come."""
+    """What a model expects at each step, (S,), of all that is still to come: `q` after the logged action, `v` on
+    average over what the evaluated policy does."""
 
     q: Floats  # after the logged action
     v: Floats  # on average over the evaluated policy's

@@ -27,7 +27,13 @@ class CannotEstimate(ValueError):
 
 @dataclass(frozen=True)
 class LoggedEpisodes:
-    """N episodes with S steps in all, one after the other, the longest of T steps."""
+    """N episodes with S steps in all, one after the other, the longest of T steps.
+
+    Of each step, (S, ...): observation, action, the `propensity` of its decision alone, the reward, 0 where none came,
+    and whether one came. Of each episode, (N,): its length, whether it `terminated` (others ran out of time), whether
+    it `is_whole` (what follows the steps of others is not known), and the number of its agent. `explored` says whether
+    chance had a part in the first decisions.
+    """
 
     observation: NDArray[np.generic]  # (S, *obs)
     action: NDArray[np.generic]  # (S, *action)

@@ -42,7 +42,11 @@ _MODEL = "how wrong its model is, the log does not show"
 
 
 class Estimate(Document):
-    """One estimator's word on the challenger's mean return; either a value or why it is refused."""
+    """One estimator's word on the challenger's mean return: a `value`, or None and in `refused` why.
+
+    The mean return exceeds `low` with the report's confidence; None where `no_bound` says why. `standard_error` is
+    approximate, for reading.
+    """
 
     estimator: str
     value: float | None = None
@@ -64,7 +68,14 @@ class Improvement(Document):
 
 
 class OffPolicyReport(Document):
-    """Everything the champion's log says about a challenger; `refused` says why it says nothing."""
+    """Everything the champion's log says about a challenger; `refused` says why it says nothing, and is empty where it
+    does.
+
+    `acting` says how both are taken to decide, "greedy" or "sampled". `left_out` and `incomplete` count episodes by
+    reason: those that were not used, and those that count as far as they are known. `logged_mean` is what the episodes
+    earned with the champion's exploration. The effective sizes say how many of the challenger's own episodes, and
+    decisions, the log is worth. Figures that were not computed are None.
+    """
 
     policy: str
     champion_version: str
