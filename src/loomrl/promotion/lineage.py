@@ -127,7 +127,7 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
 
 
 def descendants(node: str, db: LoomDB) -> Descendants:
-    """Everything that came of a snapshot, plug-in, run or version: edges followed in both senses of time, forward only.
+    """Everything that came of a snapshot, plug-in, run or version, by LoomDB's edges, each followed to what came later.
 
     `snapshot:` and `plugin:` nodes are objects of the edges of what was made with them, runs are subjects of what they
     made.

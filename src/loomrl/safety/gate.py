@@ -102,9 +102,10 @@ def recheck_local(
 ) -> dict[str, Verdict]:
     """The verdicts of all local claims, by claim id, on another form of the policy, such as the exported graph.
 
-    `policy` is any callable from raw observations (B, *obs) to actions (B, *action). Where it also has `outputs(obs) ->
-    dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the observations recorded at
-    evaluation, and on the same random and extreme ones as in the case. Evidence is kept where a folder is given.
+    `policy` is any callable from raw observations (B, *obs) to actions (B, *action). Where it also has
+    `outputs(obs) -> dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the
+    observations recorded at evaluation, and on the same random and extreme ones as in the case. Evidence is kept where
+    a folder is given.
 
     Raises:
         ConfigError: for a check that does not fit.

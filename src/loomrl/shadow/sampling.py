@@ -53,7 +53,10 @@ def stakes_of(policy: ServedPolicy, first: ShadowDecisions, second: ShadowDecisi
 
 
 class Rarity:
-    """How unlike the observations of the champion's episodes an observation is."""
+    """How unlike the observations of the champion's episodes, `visited` (N, *obs), an observation is.
+
+    A call with observations (N, *obs) gives the mean square of their components in standard deviations, (N,).
+    """
 
     def __init__(self, visited: NDArray[np.generic]) -> None:
         """From observations (N, *obs)."""

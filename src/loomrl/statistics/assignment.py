@@ -64,11 +64,13 @@ def log_evidence(units: Units) -> tuple[float, float]:
     """Evidence that challengers' values tend to be greater, and that they tend to be smaller, as natural logarithms.
 
     Each is at least 0, and 0 while no block of units is whole. While no unit's value depends on its version, each ever
-    reaches log(1 / alpha) with a probability of at most alpha. Units are compared by rank in blocks of 10 and 20 with
-    one probability: given how many challengers a block has, every choice of them was equally likely, so that exp(slope
-    * their ranks' sum) over its mean over all choices is an e-value (van Elteren's stratified rank test, made
-    sequential as in Shafer, Testing by betting, 2021; exact under the sharp null, Rosenbaum, Observational Studies,
-    2002, section 2). The product over blocks is a martingale; what is returned is the most that it has ever been.
+    reaches log(1 / alpha) with a probability of at most alpha.
+
+    Units are compared by rank in blocks of 10 and 20 with one probability: given how many challengers a block has,
+    every choice of them was equally likely, so that exp(slope * their ranks' sum) over its mean over all
+    choices is an e-value (van Elteren's stratified rank test, made sequential as in Shafer, Testing by betting, 2021;
+    exact under the sharp null, Rosenbaum, Observational Studies, 2002, section 2). The product over blocks is a
+    martingale; what is returned is the most that it has ever been.
     """
     assigned = units.assigned_at_random()
     blocks = list(_blocks(assigned.probability))

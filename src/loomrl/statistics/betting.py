@@ -34,9 +34,9 @@ def lower_bound(values: Floats, confidence: float) -> float:
 def ratio_lower_bound(values: Floats, weights: Floats, greatest_weight: float, confidence: float) -> float:
     """What E[values] / E[weights], each (N,) and none below 0, exceeds with a probability of at least `confidence`.
 
-    The bets are on values - ratio * weights: its mean is 0 at the true ratio, and it never falls below -ratio *
-    greatest_weight. That weight must be known beforehand, not read off these ones. The bound is at least 0, and 0 where
-    all weights are 0 or there is no value. Nothing is checked.
+    The bets are on values - ratio * weights: its mean is 0 at the true ratio, and it never falls below
+    -ratio * greatest_weight. That weight must be known beforehand, not read off these ones. The bound is at least
+    0, and 0 where all weights are 0 or there is no value. Nothing is checked.
     """
     enough = -math.log(1.0 - confidence)
     low, high = 0.0, float(values.sum() / weights.sum()) if weights.any() else 0.0  # nothing is won against the mean

@@ -37,7 +37,10 @@ class Agent:
 
 @dataclass(frozen=True)
 class Stage:
-    """How many episodes of each agent count, and how long after its first decision they may begin at the latest."""
+    """How many episodes of each agent count, and how long after its first decision they may begin at the latest.
+
+    `number` counts stages from 0 on; in the first one the window is infinite.
+    """
 
     number: int  # from 0 on
     num_episodes: int

@@ -47,7 +47,8 @@ class Assignment:
 
     @classmethod
     def of(cls, record: Json) -> "Assignment | None":
-        """From a decision's record; None where no split was in force, or it was decided in place of what was dealt.
+        """What a decision's record says of a split; None where none was in force, or it was decided in place of what
+        was dealt.
 
         Records from before they named all shares tell only that of the version that decided.
         """
@@ -174,7 +175,8 @@ class WindowEpisode:
         return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
 
     def known_until(self, time: str) -> "WindowEpisode":
-        """What the log told of it at this time, ISO 8601; what has no time was known."""
+        """The episode as far as the log told of it at this time, ISO 8601; what has no time was known. The first
+        decision is always kept."""
         is_late = [moment > time for moment in self.decided_at]
         part = self._first(max(is_late.index(True), 1)) if True in is_late else self
         late = {decision for decision, moment in self.told_at.items() if moment > time}

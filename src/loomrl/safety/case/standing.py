@@ -9,7 +9,8 @@ HOLDS = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
 def lapsed(case: SafetyCase, today: date) -> list[Claim]:
-    """Mandatory claims that rest on a waiver whose last day is before `today`, or on none."""
+    """Mandatory claims that rest on a waiver whose last day is before `today`, or on none; empty where there are
+    none."""
     waived = [claim for claim in case.claims if claim.mandatory and claim.verdict is Verdict.WAIVED]
     return [claim for claim in waived if claim.waiver is None or date.fromisoformat(claim.waiver.expires) < today]
 

@@ -361,8 +361,8 @@ def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no
     """By how much each input (B, d) misses the limit it misses most, into `worst` (B,), and the gradient of that, into
     `gradient` (B, d).
 
-    `worst` is at most 0 where all limits are met. `case` (B,) is the number of each input's case, whose `rows` (cases,
-    R, M) and `limits` (cases, R) count.
+    `worst` is at most 0 where all limits are met. `case` (B,) is the number of each input's case, whose `rows`
+    (cases, R, M) and `limits` (cases, R) count.
     """
     d = net.num_inputs
     num_columns = d + net.bias.size

@@ -68,7 +68,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """A feed-forward network from `num_inputs` numbers to `num_outputs`."""
+    """A feed-forward network from `num_inputs` numbers to `num_outputs`; a call with inputs (..., num_inputs) gives
+    outputs (..., num_outputs), in float64."""
 
     num_inputs: int
     layers: tuple[Layer, ...]

@@ -43,7 +43,11 @@ class VerificationResult:
 
 
 class CandidateRunner:
-    """Runs candidates in onnxruntime, as the policy is served."""
+    """Runs candidates in onnxruntime, as the policy is served.
+
+    A call with one input, (num_inputs,), gives the graph's `output`, by default its first one, (num_outputs,) in
+    float32.
+    """
 
     def __init__(self, graph: Path, output: str | None) -> None:
         import onnxruntime
@@ -74,10 +78,11 @@ class CandidateRunner:
 def demand_agreement(
     network: Network, replay: CandidateRunner, low: NDArray[np.float64], high: NDArray[np.float64], source: object
 ) -> None:
-    """What is verified must be what runs: both are asked about corners of a box and random inputs in it, (d,) each.
+    """Demand that what is verified is what runs: network and runtime are asked about the same inputs, and must agree.
 
-    Differences are those of float32, some 5e8 times what float64 rounds: where they are small, its rounding lies far
-    below `search.SLACK`.
+    The inputs are corners of a box, `low` and `high` (d,), and random inputs in it. Differences are those of float32,
+    some 5e8 times what float64 rounds: where they are small, its rounding lies far below `search.SLACK`. `source` names
+    the graph in the message.
 
     Raises:
         ArtifactError: where they differ.

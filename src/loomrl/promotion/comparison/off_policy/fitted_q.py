@@ -66,9 +66,11 @@ def value(logged: LoggedEpisodes, model: Regression, low: float, high: float) ->
 
 
 def forward(logged: LoggedEpisodes, model: Regression, low: float, high: float) -> Values:
-    """Values by models that are learnt from the episodes before; 0 for the first, which have none before them.
+    """Values of all steps, (S,), by models that are learnt from the episodes before; 0 for the first ones, about an
+    eighth, which have none.
 
-    So what a model expects of an episode does not depend on what came of it, as doubly robust estimates need.
+    So what a model expects of an episode does not depend on what came of it, as doubly robust estimates need. `low` and
+    `high` are what a step can earn.
     """
     num_episodes = len(logged.lengths)
     episode = np.repeat(np.arange(num_episodes), logged.lengths)

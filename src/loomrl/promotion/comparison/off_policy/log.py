@@ -131,7 +131,7 @@ def read_logged(
 
 
 def require_complete(num_incomplete: int, count: int, config: OffPolicyConfig) -> None:
-    """Raises `CannotEstimate` where the ends of too many episodes are not known."""
+    """Raises `CannotEstimate` where the ends of too many episodes, `num_incomplete` of `count`, are not known."""
     if num_incomplete > config.max_left_out_share * count:
         raise CannotEstimate(
             f"{num_incomplete} of {count} episodes have not ended, lack feedback, or went on without what the version "
