@@ -40,7 +40,10 @@ _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is 
 
 @dataclass
 class LimitTally:
-    """What agents showed in all looks, episode by episode, against one limit."""
+    """What agents showed in all looks, episode by episode, against one limit.
+
+    `monitor` holds the evidence, `episodes` the number of each agent's episodes.
+    """
 
     monitor: Monitor
     episodes: dict[str, int] = field(default_factory=dict)  # agent -> number of its episodes
@@ -52,7 +55,10 @@ class LimitTally:
         return cls(Monitor(limit, threshold=0.0, block=1))
 
     def updated(self, values: Iterable[tuple[str, float]]) -> "LimitTally":
-        """With one look's episodes: agent and value in [0, 1] of each, in their order."""
+        """A new tally that has also counted one look's episodes; this one is left as it is.
+
+        `values` are the agent and the value in [0, 1] of each episode, in their order.
+        """
         found, seen = deepcopy(self), Counter[str]()
         found.monitor.window = {}
         for agent, value in values:
@@ -84,10 +90,11 @@ class LimitTally:
 
 
 class LookEvidence(Document):
-    """What the looks at one version have gathered."""
+    """What the looks at one version have gathered: a tally for each limit, by what it is about, and one for the
+    return."""
 
     num_looks: int = 0
-    tallies: dict[str, LimitTally] = Field(default_factory=dict)  # by what they are about
+    tallies: dict[str, LimitTally] = Field(default_factory=dict)  # by what they are about: a limit, or "return"
 
     @model_validator(mode="before")
     @classmethod
@@ -104,8 +111,15 @@ def judge(
 ) -> tuple[list[Claim], LookEvidence]:
     """All claims these episodes and what was gathered before decide on, and what is gathered then.
 
-    `evaluated` is the mean return of the champion's own evaluation, `span` the range of returns. Fewer than
+    Without any episode there is no claim, and what was gathered is returned as it is. Fewer than
     `monitoring.min_episodes` decide only whether everything is finite: one number that is not, is enough.
+
+    Args:
+        evaluated: the mean return of the champion's own evaluation.
+        span: the least and the greatest return there can be.
+
+    Raises:
+        ConfigError: when an episode has no such component as a limit is on.
     """
     if not episodes:
         return [], gathered

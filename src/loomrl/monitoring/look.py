@@ -28,7 +28,13 @@ HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
 
 
 class Look(Document):
-    """What one look found. `until` and `open_episodes` are what the next one goes on from."""
+    """What one look at a policy's champion found: "healthy", "degraded" or "too_few".
+
+    The counts are of the version, since the last look; `num_left_out` episodes began with another's decision, or with a
+    request to explore. `since` and `until` are the sequences of the last records judged before and now, by server;
+    `open_episodes` are agent and episode id of those that have not ended. The next look goes on from `until` and
+    `open_episodes`. `gathered` is about this version, over all looks at it.
+    """
 
     policy: str
     version: str
@@ -52,13 +58,17 @@ class Look(Document):
 
 @contextmanager
 def looking(config: PolicyConfig) -> Iterator[Look]:
-    """Judge what the champion decided since the last look; kept when the block ends well. One at a time per policy.
+    """Judge what the champion decided since the last look; kept in LoomDB when the block ends well. One at a time per
+    policy on a machine: others wait.
 
-    Too few episodes are judged again with those to come: the watermark stays.
+    Too few episodes are judged again with those to come: the watermark stays. When anything raises, nothing is kept,
+    and the next look judges the same records.
 
     Raises:
-        ConfigError: when the policy has no champion.
+        ConfigError: when the policy has no champion, two audit logs have one name, a folder of logs is not there, or an
+            observation is sealed and its key is not here.
         ArtifactError: when the audit log or the champion's files are not what they were.
+        ServiceError: when LoomDB or the registry cannot be reached, or fails.
     """
     folder = home() / "locks"
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +80,11 @@ def looking(config: PolicyConfig) -> Iterator[Look]:
 
 
 def last_look(policy: str) -> Look | None:
-    """The newest look at a policy that LoomDB holds; None where there is none."""
+    """The newest look at a policy that LoomDB holds; None where there is none.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached.
+    """
     with LoomDB.open() as db:
         kept = db.latest_event(_kind(policy))
     return Look.model_validate(kept.data) if kept else None

@@ -13,10 +13,13 @@ from loomrl.storage.registry import CHAMPION, Registry
 
 
 def take_back(policy: str, version: str, reason: str, person: str) -> str:
-    """Roll back, if the version still is champion: a person, or another server, may have been faster.
+    """Roll back, if the version still is champion; returns a sentence that says what was done, or who is champion.
+
+    A person, or another server, may have been faster.
 
     Raises:
         ConfigError: when there is nothing to go back to.
+        ArtifactError: when the files of the version to go back to are not what was registered; no alias moves.
         ServiceError: when the registry fails, or somebody else is moving the aliases.
     """
     registry = Registry()
@@ -28,7 +31,11 @@ def take_back(policy: str, version: str, reason: str, person: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Take one version back, as the arguments name it; returns the exit code."""
+    """Take one version back. `arguments` are policy, version, reason and person; returns the exit code.
+
+    The code is 0 when it is done or the version is not champion, 2 when there is nothing to go back to, else that of
+    the error, which is printed on standard error.
+    """
     policy, version, reason, person = arguments
     try:
         print(take_back(policy, version, reason, person))

@@ -14,10 +14,18 @@ from loomrl.types import PromotionDecision
 
 
 def answer(run_id: str, approved: bool, person: str, reason: str) -> RunRecord:
-    """Record a person's answer and finish the run, unless its own flow still waits and does so itself.
+    """Record a person's answer and finish the run, unless its own flow still waits and does so itself; returns the
+    run's record as it was finished.
+
+    The same answer again finishes a run whose process died before it could. An answer that was recorded stays, also
+    where the run could not be finished.
 
     Raises:
-        ConfigError: when the run does not wait, or was answered already.
+        ConfigError: when there is no such run, it does not wait, its flow still waits, another answer was given before,
+            or `person` is empty.
+        GateRefused: when the champion changed while the run was judged, or its alias is gone.
+        ArtifactError: when a version's files are not what was registered, or the report cannot be written.
+        ServiceError: when LoomDB or the registry cannot be reached, or somebody else moves the policy's aliases.
     """
     record = _waiting(run_id)
     if is_alive(run_id):
@@ -37,12 +45,17 @@ def answer(run_id: str, approved: bool, person: str, reason: str) -> RunRecord:
 
 
 def finish_waiting(run_id: str, registry: Registry | None = None, db: LoomDB | None = None) -> RunRecord:
-    """Judge a waiting run again, now with the person's answer, and carry the decision out.
+    """Judge a waiting run again, now with the person's answer, and carry the decision out; returns the run's record.
 
     The rules are applied anew: a champion that changed meanwhile, or a waiver that ran out, refuses the version.
+    Without an answer the run goes on waiting. When something fails before the decision is carried out, the run still
+    waits, and can be finished by another call.
 
     Raises:
-        ConfigError: when the run does not wait.
+        ConfigError: when the run does not wait, or there is no such run.
+        GateRefused: when the champion changed while the run was judged, or its alias is gone.
+        ArtifactError: when a version's files are not what was registered, or the report cannot be written.
+        ServiceError: when LoomDB or the registry cannot be reached, or somebody else moves the policy's aliases.
     """
     registry, db = registry or Registry(), db or LoomDB.open()
     with promote.exclusive(read_run(run_id).policy):
@@ -65,7 +78,11 @@ def finish_waiting(run_id: str, registry: Registry | None = None, db: LoomDB | N
 
 
 def waiting_runs(policy: str | None = None) -> list[RunRecord]:
-    """Runs that wait for a person, newest first."""
+    """Runs that wait for a person, newest first, of one policy if it is named.
+
+    Raises:
+        ArtifactError: when a run's record is torn.
+    """
     return [record for record in list_runs(policy) if record.state == WAITING]
 
 

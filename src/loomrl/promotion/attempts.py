@@ -34,7 +34,12 @@ _WITHOUT_EFFECT = {"num_envs", "waivers"}  # settings that change no verdict of 
 
 
 class GateAttempt(Document):
-    """The signed record of one attempt at the gate."""
+    """The signed record of one attempt at the gate.
+
+    Digests are SHA-256 in hex digits. `confidence` is that of each claim, over all attempts; `number` is 1 for the
+    first attempt since the last promotion, and `num_promotions` counts those of the policy before it. `previous` is the
+    digest of the attempt before it, None for the first of all.
+    """
 
     policy: str
     policy_digest: str
@@ -50,11 +55,11 @@ class GateAttempt(Document):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the attempt; the next attempt names it as its predecessor."""
+        """SHA-256 of the attempt in hex digits; the next attempt names it as its predecessor."""
         return sha256(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """What is signed; without the evaluation where none was recorded."""
+        """What is signed, as canonical JSON; without the evaluation where none was recorded."""
         left_out = {"evaluation_digest"} if self.evaluation_digest is None else None
         return canonical_json(self.model_dump(mode="json", exclude=left_out))
 
@@ -66,7 +71,7 @@ class GateAttempt(Document):
 
     @property
     def level(self) -> float:
-        """The error that each of its claims may make."""
+        """The error that each of the attempt's claims may make, between 0 and 1."""
         return level(1.0 - self.confidence, self.number)
 
     def sentence(self) -> str:
@@ -75,7 +80,7 @@ class GateAttempt(Document):
 
 
 def settings_digest(settings: SafetyConfig) -> str:
-    """SHA-256 of all settings that a verdict may depend on."""
+    """SHA-256, in hex digits, of all settings that a verdict may depend on."""
     return sha256(canonical_json(settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)))
 
 
@@ -87,12 +92,15 @@ def record_attempt(
     run_id: str,
     versions: Sequence[PolicyVersion] = (),
 ) -> GateAttempt:
-    """The attempt that a case is, recorded where it is a new one; another host that records one too comes after it.
+    """The attempt that a case is, recorded in LoomDB where it is a new one; another host that records one too comes
+    after it.
 
     `versions` are those registered of the policy: their attempts must be on record.
 
     Raises:
-        ArtifactError: when a recorded attempt was changed, or one is missing.
+        ArtifactError: when a recorded attempt was changed, or one is missing; nothing is recorded then.
+        ConfigError: when there is no usable key to sign with.
+        ServiceError: when LoomDB cannot be reached.
     """
     while True:
         known = attempts(db, policy, versions)
@@ -128,6 +136,7 @@ def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) ->
 
     Raises:
         ArtifactError: when one was changed, or one is missing, between others or at the end.
+        ServiceError: when LoomDB cannot be reached.
     """
     known = _remembered(policy)  # before LoomDB is read: what another process adds meanwhile is not missing
     found: list[GateAttempt] = []

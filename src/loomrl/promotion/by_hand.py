@@ -20,13 +20,18 @@ from loomrl.types import PromotionDecision, ShadowReport
 def promote_by_hand(
     policy: str, reference: str, person: str | None, reason: str, registry: Registry | None = None
 ) -> tuple[PromotionDecision, PromotionOutcome]:
-    """Apply the rules in force to a version and carry the decision out.
+    """Apply the rules in force to a version and carry the decision out; returns both, also where the decision is a
+    refusal.
 
     A named person's wish counts as the approval a config asks for, and brings back what was rolled back; every other
     rule holds. Without a name a rule that needs a person refuses.
 
     Raises:
-        ConfigError: when the version does not exist.
+        ConfigError: when the version does not exist, or its rules are known neither from the project nor from a run
+            here.
+        GateRefused: when the champion or the version's files changed since they were judged.
+        ArtifactError: when a version's files, or audit logs that a rule demands, are not what was written.
+        ServiceError: when the registry or LoomDB cannot be reached, or somebody else moves the policy's aliases.
     """
     registry, db = registry or Registry(), LoomDB.open()
     with promote.exclusive(policy):
@@ -44,7 +49,7 @@ def promote_by_hand(
 
 
 def project_with_flows() -> Path | None:
-    """The project around the working folder, if it has a rollback flow."""
+    """The project around the working folder, if it has a rollback flow; else None."""
     try:
         root = project_root()
     except ConfigError:
@@ -53,7 +58,8 @@ def project_with_flows() -> Path | None:
 
 
 def run_rollback_flow(project: Path, policy: str, reason: str, person: str, to: str | None) -> int:
-    """Start the rollback flow; returns its exit code."""
+    """Run the rollback flow of a project in a process of its own, and wait for it; returns its exit code, 0 when it is
+    done."""
     command = [sys.executable, "-m", "flows.rollback", policy, "--reason", reason, "--by", person]
     return subprocess.run([*command, *(["--to", to] if to else [])], cwd=project, check=False).returncode
 

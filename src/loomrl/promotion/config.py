@@ -18,7 +18,7 @@ class PromotionConfig(Section):
     With `comparison` the two must have been compared live, with `off_policy` by the champion's logged decisions.
     """
 
-    require_not_worse: bool = True
+    require_not_worse: bool = True  # false: the comparison is shown, and refuses nothing
     max_regression: float = Field(default=0.0, ge=0)
     max_regression_fraction: float = Field(default=0.05, ge=0, lt=1)
     min_pairs: int = Field(default=30, ge=2)  # episodes on the champion's seeds below which nothing is compared

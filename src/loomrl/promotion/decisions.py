@@ -25,7 +25,11 @@ _SHORTEST = 7  # characters of a commit or digest that name it
 
 
 class ChainDecisions(Document):
-    """What one chain holds of one version's decisions."""
+    """What one chain of the audit log, "POLICY/CHAIN", holds of one version's decisions.
+
+    In `num_taken_over` of them a person or a fallback decided in the version's place. `first` and `last` are ISO 8601
+    times, in UTC. `host` wrote the chain; None where that was not kept.
+    """
 
     chain: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept
@@ -36,7 +40,11 @@ class ChainDecisions(Document):
 
 
 class VersionDecisions(Document):
-    """The decisions of one version, over all hosts."""
+    """The decisions of one version, over all hosts, and of each chain.
+
+    In `num_taken_over` of them a person or a fallback decided in its place. `first` and `last` are ISO 8601 times, in
+    UTC; None without any decision. `config_sha256` is None where the run's record is not on this machine.
+    """
 
     policy: str
     version: str
@@ -50,7 +58,8 @@ class VersionDecisions(Document):
 
 
 class DecisionsOf(Document):
-    """The decisions that versions of one origin have made."""
+    """The decisions that versions of one origin have made. `missing` names, a sentence each, the logs that are not
+    here."""
 
     origin: str
     versions: list[VersionDecisions]
@@ -58,7 +67,7 @@ class DecisionsOf(Document):
 
 
 def versions_of(origin: str, registry: Registry) -> list[PolicyVersion]:
-    """The versions that came of an origin.
+    """The versions that came of an origin, at least one.
 
     Origins: `POLICY[@VERSION]`, `run:ID`, `commit:SHA`, `snapshot:DIGEST`, `plugin:PACKAGE[@SHA256]`,
     `config:FILE|SHA256`. A run may be named by its MLflow run, too; commits and digests by their first seven characters
@@ -66,6 +75,7 @@ def versions_of(origin: str, registry: Registry) -> list[PolicyVersion]:
 
     Raises:
         ConfigError: for an origin of another kind, or one that no version came of.
+        ServiceError: when the registry cannot be reached.
     """
     kind, colon, name = origin.partition(":")
     if not colon:
@@ -80,7 +90,14 @@ def versions_of(origin: str, registry: Registry) -> list[PolicyVersion]:
 
 
 def decisions_of(origin: str, registry: Registry, db: LoomDB) -> DecisionsOf:
-    """How many decisions came of an origin, when, by which version and on which host; raises as `versions_of` does."""
+    """How many decisions came of an origin, when, by which version and on which host.
+
+    Raises:
+        ConfigError: for an origin of another kind or one that no version came of; when two logs have one name, or a
+            folder of logs is not there.
+        ArtifactError: when a record is damaged.
+        ServiceError: when the registry or LoomDB cannot be reached.
+    """
     found, missing = [], []
     for policy, versions in _by_policy(versions_of(origin, registry)).items():
         chains, known = chains_of_all_hosts(policy), db.audit_chains(policy)
@@ -96,10 +113,14 @@ def decisions_of(origin: str, registry: Registry, db: LoomDB) -> DecisionsOf:
 def each_decision(origin: str, registry: Registry, after: str | None = None) -> Iterator[Json]:
     """Every decision that came of an origin, chain by chain, oldest first, one at a time in memory.
 
-    `after` is a decision's id: those behind it. Raises as `versions_of` does.
+    Each is a JSON object with `decision_id`, `policy`, `version`, `chain` and `timestamp`. `after` is a decision's id:
+    those behind it.
 
     Raises:
-        ConfigError: where `after` is none of them.
+        ConfigError: where `after` is none of them, and as `versions_of` does; when two logs have one name, or a folder
+            of logs is not there.
+        ArtifactError: when a record is damaged.
+        ServiceError: when the registry cannot be reached.
     """
     behind = after
     for policy, versions in _by_policy(versions_of(origin, registry)).items():
@@ -202,7 +223,7 @@ def _is_plugin(node: str, origin: str) -> bool:
 
 
 def config_sha256(run: RunRecord | None) -> str:
-    """What identifies a run's effective config; empty where the run's record is not on this machine."""
+    """The SHA-256 of a run's effective config, in hex digits; empty where the run's record is not on this machine."""
     return "" if run is None else sha256(canonical_json(run.config))
 
 

@@ -27,7 +27,7 @@ ENVELOPE_TAG = "loomrl.envelope_sha256"
 
 
 class PreviousCase(Document):
-    """The case this one follows, of the same policy."""
+    """The case that a safety case follows, of the same policy: its version and SHA-256 digests."""
 
     version: str
     case_sha256: str
@@ -35,7 +35,11 @@ class PreviousCase(Document):
 
 
 class RunFacts(Document):
-    """What the run knows and the files do not."""
+    """What the run knows and the files do not. `created` is ISO 8601, in UTC; `stage_seconds` is what each stage cost.
+
+    `previous` is the case this one follows, None for the first; `attempt` is None in what was signed before attempts
+    were counted.
+    """
 
     policy: str
     run_id: str
@@ -65,10 +69,12 @@ class CaseStatement(RunFacts):
 
 
 def build_envelope(folder: Path, facts: RunFacts) -> Envelope:
-    """Sign what a folder holds: case, graph, manifest, parity report, evaluation report and its episodes.
+    """Sign what a folder holds: case, graph, manifest, parity report, evaluation report and its episodes. Nothing is
+    written.
 
     Raises:
         ArtifactError: when a file is missing, or the files do not belong together.
+        ConfigError: when there is no usable key to sign with.
     """
     manifest = PolicyManifest.read(folder / MANIFEST)
     parity = ParityReport.read(folder / PARITY)
@@ -119,21 +125,30 @@ def verify(folder: Path) -> tuple[CaseStatement, SafetyCase]:
 
 
 def previous_case(registry: Registry, policy: str) -> PreviousCase | None:
-    """The newest case that was registered for a policy: the one a new case follows."""
+    """The newest case that was registered for a policy: the one a new case follows; None where there is none.
+
+    Raises:
+        ServiceError: when the registry cannot be reached.
+    """
     signed = [version for version in registry.versions(policy) if ENVELOPE_TAG in version.tags]
     return _as_previous(signed[-1]) if signed else None
 
 
 def envelope_tags(folder: Path) -> dict[str, str]:
-    """The tags that put a version into the chain of cases."""
+    """The tags that put a version into the chain of cases: the SHA-256 digests of case and envelope.
+
+    Raises:
+        ArtifactError: when one of both files is missing.
+    """
     return {CASE_TAG: sha256_file(folder / CASE), ENVELOPE_TAG: sha256_file(folder / ENVELOPE)}
 
 
 def check_chain(registry: Registry, policy: str, statement: CaseStatement) -> None:
-    """The case before this one is still the one that was signed.
+    """Check that the case before this one is still the one that was signed; the first case has none before it.
 
     Raises:
         ArtifactError: when it is gone or another.
+        ServiceError: when the registry cannot be reached.
     """
     if statement.previous is None:
         return

@@ -18,7 +18,10 @@ PLUGINS_TAG = "loomrl.plugins"  # plugin:NAME@SHA256 of each package of others i
 
 
 class Commit(Document):
-    """The code a run started from."""
+    """The code a run started from; `commit` is None where it was made outside git.
+
+    Where it was `dirty`, `diff` is the file with what differed, relative to LOOMRL_HOME; None where that was not kept.
+    """
 
     commit: str | None
     dirty: bool
@@ -27,7 +30,13 @@ class Commit(Document):
 
 
 class Lineage(Document):
-    """A version's way from its environment into production."""
+    """A version's way from its environment into production.
+
+    `run` and `config` are the run's record and effective config, as far as they are on this machine: `missing` in `run`
+    says where not. `dvc` holds each stage's entry in dvc.lock, `moves` when the version became champion and over whom,
+    `edges` LoomDB's, as "SUBJECT PREDICATE OBJECT". `snapshot` is None where LoomDB does not hold it, `decision` the
+    audit record that the question began with, if it did.
+    """
 
     policy: str
     version: str
@@ -47,7 +56,8 @@ class Lineage(Document):
 
 
 class Descendants(Document):
-    """What came of a node."""
+    """What came of a node: the nodes `found`, each once, nearest first, and the `edges` that lead there, as "SUBJECT
+    PREDICATE OBJECT"."""
 
     node: str
     found: list[str] = Field(description="nodes reached, each once, nearest first")
@@ -55,7 +65,11 @@ class Descendants(Document):
 
 
 def parse_version(text: str) -> tuple[str, str]:
-    """`cartpole@champion` -> ("cartpole", "champion"); without `@` the champion."""
+    """`cartpole@champion` -> ("cartpole", "champion"); without `@` the champion.
+
+    Raises:
+        ConfigError: where no policy is named.
+    """
     policy, _, version = text.partition("@")
     if not policy:
         raise ConfigError(f"{text!r}: expected POLICY, POLICY@VERSION or POLICY@ALIAS")
@@ -63,7 +77,14 @@ def parse_version(text: str) -> tuple[str, str]:
 
 
 def trace(version: PolicyVersion, registry: Registry, db: LoomDB) -> Lineage:
-    """The lineage of a version: run, code, config, snapshot, evidence, signatures and moves."""
+    """The lineage of a version: run, code, config, snapshot, evidence, signatures and moves.
+
+    What is not on this machine, such as the run's record, is left empty.
+
+    Raises:
+        ServiceError: when the registry or LoomDB cannot be reached.
+        ArtifactError: when a run's record is torn.
+    """
     record = find_run(version)
     digest = version.tags.get(SNAPSHOT_TAG)
     aliases = registry.aliases(version.policy)
@@ -91,7 +112,10 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
     """From one record of the audit log to everything the version that decided came from.
 
     Raises:
-        ConfigError: when no log here holds the decision, or no version decided it (a person set the action).
+        ConfigError: when no log here holds the decision, or no version decided it (a person set the action), or its
+            version is not registered.
+        ServiceError: when the registry or LoomDB cannot be reached.
+        ArtifactError: when a run's record is torn.
     """
     from loomrl.storage.audit.history import require_decision
 
@@ -103,10 +127,14 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
 
 
 def descendants(node: str, db: LoomDB) -> Descendants:
-    """Everything that came of a snapshot, plug-in, run or version: edges followed in both senses of time, forward only.
+    """Everything that came of a snapshot, plug-in, run or version, by LoomDB's edges, each followed to what came later.
 
     `snapshot:` and `plugin:` nodes are objects of the edges of what was made with them, runs are subjects of what they
     made.
+
+    Raises:
+        ConfigError: when nothing came of the node.
+        ServiceError: when LoomDB cannot be reached.
     """
     found: list[str] = []
     edges: list[str] = []
@@ -135,7 +163,11 @@ def _is_later(node: str, other: str) -> bool:
 
 
 def find_run(version: PolicyVersion) -> RunRecord | None:
-    """The record of the run that made a version; None where it lies on another machine."""
+    """The record of the run that made a version; None where it lies on another machine.
+
+    Raises:
+        ArtifactError: when a run's record is torn.
+    """
     if (run_folder(version.run_id) / RECORD).is_file():
         return read_run(version.run_id)
     return next((one for one in list_runs(version.policy) if one.version == version.version), None)

@@ -12,8 +12,12 @@ from loomrl.types import SafetyCase
 def build_package(artifacts: Path, destination: Path, facts: RunFacts) -> Path:
     """Collect a version's files from the stages' outputs `artifacts/{export,safety,evaluation}` into a new folder.
 
+    Returns `destination`. What was there is replaced once the stages' outputs were checked; an error after that leaves
+    it incomplete, without an envelope.
+
     Raises:
         ArtifactError: when an output differs from its manifest, or the outputs do not belong together.
+        ConfigError: when there is no usable key to sign with.
     """
     for stage in ("export", "safety", "evaluation"):
         verify_sums(artifacts / stage)

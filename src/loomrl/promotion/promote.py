@@ -46,7 +46,11 @@ DECISION, REASON = "loomrl.decision", "loomrl.reason"
 
 
 class PromotionOutcome(Document):
-    """What carrying out a decision or a rollback did."""
+    """What carrying out a decision or a rollback did, in a sentence, and where the policy's aliases stand: alias ->
+    version.
+
+    `recorded` is False where the aliases moved and LoomDB could not be reached: the next command records it.
+    """
 
     policy: str
     version: str
@@ -86,6 +90,7 @@ def champion_of(registry: Registry, policy: str) -> PolicyVersion | None:
     Raises:
         GateRefused: when there was one and the alias is gone: a version would be judged as if there were nobody to
             compare it with.
+        ServiceError: when the registry or LoomDB cannot be reached.
     """
     if found := registry.get(policy, CHAMPION):
         return found
@@ -119,7 +124,11 @@ def _last_champion(registry: Registry, db: LoomDB, policy: str) -> str:
 
 
 def make_challenger(registry: Registry, version: PolicyVersion) -> None:
-    """Let the alias `challenger` name a version, unless it is champion already."""
+    """Let the alias `challenger` name a version, unless it is champion already.
+
+    Raises:
+        ServiceError: when the registry cannot be reached.
+    """
     if registry.aliases(version.policy).get(CHAMPION) != version.version:
         registry.set_aliases(version.policy, {CHALLENGER: version.version})
 
@@ -133,7 +142,8 @@ def apply(
     """Carry out a decision; doing so twice changes nothing more. Call it under `exclusive`.
 
     Raises:
-        GateRefused: when the champion changed since the decision was taken.
+        GateRefused: when the champion, or the version's files, changed since the decision was taken.
+        ConfigError: when the version is not registered.
         ServiceError: when registry or LoomDB fail; nothing is half done that the next call does not finish.
     """
     registry, db = registry or Registry(), db or LoomDB.open()
@@ -189,7 +199,11 @@ def _promote(
 def refuse(
     decision: PromotionDecision, version: PolicyVersion, run_id: str, registry: Registry, db: LoomDB
 ) -> PromotionOutcome:
-    """Mark a version as refused, with the reason; the champion stays, also where it is the one refused."""
+    """Mark a version as refused, with the reason; the champion stays, also where it is the one refused.
+
+    Raises:
+        ServiceError: when registry or LoomDB fail; to call it again does what is left.
+    """
     reason = "; ".join(decision.reasons)
     is_champion = registry.aliases(version.policy).get(CHAMPION) == version.version
     if not is_champion:  # a champion's tags say how it became champion
@@ -217,13 +231,15 @@ def rollback(
 ) -> PromotionOutcome:
     """Make an earlier champion champion again: the alias `previous`, or version `to`.
 
-    Needs only the registry: where LoomDB cannot be reached the aliases move all the same and the record follows.
-    The version taken back is marked, so that no life cycle promotes it again by itself. `previous` then names the
-    champion before the one restored, so a second rollback goes further back, never to what was taken back.
+    Needs only the registry: where LoomDB cannot be reached the aliases move all the same, the outcome has `recorded`
+    False, and the next command that moves an alias writes the record. The version taken back is marked, so that no life
+    cycle promotes it again by itself. `previous` then names the champion before the one restored, so a second rollback
+    goes further back, never to what was taken back.
 
     Raises:
         ConfigError: when there is nothing to go back to, or `to` never was champion.
         ArtifactError: when the files of the version to restore are not what was registered under its number.
+        ServiceError: when the registry fails; the next command finishes a move that had begun.
     """
     registry = registry or Registry()
     champion = registry.get(policy, CHAMPION)
@@ -294,7 +310,13 @@ def _champion_before(registry: Registry, version: PolicyVersion, without: str | 
 
 
 def settle(policy: str, registry: Registry, db: LoomDB) -> list[str]:
-    """Finish every move whose process died after the alias moved and before LoomDB held it; returns what it did."""
+    """Finish every move whose process died after the alias moved and before LoomDB held it.
+
+    Returns a sentence for each move that was finished. Call it under `exclusive`.
+
+    Raises:
+        ServiceError: when registry or LoomDB fail; the next call does what is left.
+    """
     champion = registry.aliases(policy).get(CHAMPION)
     finished, never_moved = [], []
     for version in registry.versions(policy):

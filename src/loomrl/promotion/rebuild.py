@@ -28,16 +28,20 @@ _STDERR = 2  # what DVC prints must not mix with `--json`
 
 
 class Artifact(Document):
-    """One artifact, as it was and as it came out again."""
+    """One artifact, a file or a stage's whole folder: the SHA-256 digest that was `expected`, and the one that was
+    found, None where the rebuild did not write it."""
 
-    name: str
+    name: str  # a file, or a stage's whole folder with "/" at its end
     expected: str
     found: str | None  # None where the rebuild did not write it
     equal: bool
 
 
 class RebuildReport(Document):
-    """The result of rebuilding a version from its commit and config: each artifact's digests, and whether all match."""
+    """The result of rebuilding a version from its commit and config: each artifact's digests, and whether all match.
+
+    `left_out` are files of the run that seemed to hold a secret, so that they were not kept and the rebuild lacks them.
+    """
 
     policy: str
     version: str
@@ -50,10 +54,14 @@ class RebuildReport(Document):
 
 
 def rebuild(version: PolicyVersion, registry: Registry, keep: Path | None = None) -> RebuildReport:
-    """Rebuild a version; with `keep` the rebuilt project stays there.
+    """Rebuild a version; with `keep`, a folder that must not exist yet, the rebuilt project stays there.
+
+    Artifacts that come out otherwise are no error: the report says which.
 
     Raises:
         ConfigError: when the lineage is not enough: no run record here, no commit, or a difference that was not kept.
+        ArtifactError: when the version's files are not what was registered.
+        ServiceError: when git fails, or the registry cannot be reached.
         LoomRLError: when a stage fails in the rebuilt project.
     """
     started = time.monotonic()

@@ -43,12 +43,15 @@ def review(
 ) -> PromotionDecision:
     """Fetch and verify version and champion, check the chain of cases, and decide; changes nothing.
 
-    The reasons begin by naming the run that decided the same on the same inputs before, if there is one.
+    The reasons begin by naming the run that decided the same on the same inputs before, if there is one. `by_hand` is
+    the person who promotes by hand; `today` is the day that waivers are held against, by default that in UTC.
 
     Raises:
-        GateRefused: when the champion's alias is gone.
+        GateRefused: when the champion's alias is gone, and nobody promotes by hand.
+        ConfigError: when the version is not registered, or logs that a rule demands cannot be read or contradict the
+            config.
         ArtifactError: when a version's files, or audit logs that a rule demands, are not what was written.
-        ServiceError: when the registry cannot be reached.
+        ServiceError: when the registry or LoomDB cannot be reached.
     """
     version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
     # A person who promotes by hand may make a champion where the one that was is lost.
@@ -132,6 +135,11 @@ def recorded(registry: Registry, config: PolicyConfig, version: PolicyVersion) -
 
     Only the report is reused; whether the version meets the rules is always examined anew. A report that refused, or
     that saw too little, is not reused either: what was wrong may have been mended.
+
+    Raises:
+        ConfigError: when the version is not registered.
+        ArtifactError: when a run's record is torn.
+        ServiceError: when the registry cannot be reached.
     """
     version = registry.require(version.policy, version.version)  # its tags may have moved on since it was registered
     champion = registry.get(version.policy, CHAMPION)

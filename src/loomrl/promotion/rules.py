@@ -46,7 +46,13 @@ class PersonApproval:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a decision rests on. `folder`s are verified downloads of the versions."""
+    """Everything a decision rests on. `folder`s are verified downloads of the versions; the champion is None before the
+    first.
+
+    `by_hand` is the person who promotes by hand, `chain_problem` why the case does not follow the one before it.
+    `comparison` and `off_policy` are there where the config demands them. `one_environment` says why the snapshots of
+    version and champion are of one environment, where they are two.
+    """
 
     config: PolicyConfig
     version: PolicyVersion
@@ -65,7 +71,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What a rule says: the claim of its name, in the fields of `Claim`."""
+    """What a rule says: the claim that gets the rule's name as its id, in the fields of `Claim`."""
 
     statement: str
     verdict: Verdict
@@ -80,7 +86,11 @@ Rule = Callable[[Inputs], RuleResult]
 
 
 def decide(inputs: Inputs) -> PromotionDecision:
-    """The decision on a version by every rule; nothing is changed by it."""
+    """The decision on a version by every rule; nothing is changed by it.
+
+    What cannot be trusted or compared is a claim that is not met. An error is raised only where a file that was
+    verified cannot be read: ArtifactError.
+    """
     claims = [Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))) for rule in RULES]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     return PromotionDecision(
@@ -97,11 +107,12 @@ def decide(inputs: Inputs) -> PromotionDecision:
 
 
 def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: PolicyVersion | None) -> str:
-    """SHA-256 over policy, champion, rules, shadow settings and, through the manifest, snapshot and safety case.
+    """SHA-256, in hex digits, over policy, champion, rules, shadow settings and, through the manifest, snapshot and
+    safety case.
 
-    A version that is champion already is judged against the champion it replaced, so that running the same life
-    cycle again finds the decision that made it champion. A rollback changes the digest: what a person took back is
-    never repeated.
+    A version that is champion already is judged against the champion it replaced, so that running the same life cycle
+    again finds the decision that made it champion. A rollback changes the digest: what a person took back is never
+    repeated.
     """
     if is_champion(version, champion):
         against = version.tags.get(PROMOTED_OVER, "none")
@@ -144,7 +155,10 @@ def _reasons(inputs: Inputs, claims: Sequence[Claim], blocking: Sequence[Claim])
 
 
 def gate_passed(inputs: Inputs) -> RuleResult:
-    """The safety case passed, is signed, belongs to this very graph, and no waiver in it has run out."""
+    """The rule that the safety case passed, is signed, belongs to this very graph, and no waiver in it has run out.
+
+    It is PROVED, or REFUTED with the reason, also where files are missing or were changed.
+    """
     method = "envelope signature, SHA-256 of case, graph, manifest and parity"
     try:
         statement, case = envelope.verify(inputs.folder)
@@ -177,7 +191,14 @@ def gate_passed(inputs: Inputs) -> RuleResult:
 
 
 def not_worse(inputs: Inputs) -> RuleResult:
-    """The challenger is not worse than the champion on the same seeds: see `loomrl.promotion.comparison.returns`."""
+    """The rule that the challenger is not worse than the champion on the same seeds: see
+    `loomrl.statistics.paired_returns`.
+
+    It is PROVED without another champion, and UNDECIDED where the two cannot be compared.
+
+    Raises:
+        ArtifactError: when episodes of either are missing or not finite.
+    """
     is_ranged = inputs.config.promotion.return_range is not None
     method = f"one-sided paired {'bounds by betting' if is_ranged else 't-test'} of non-inferiority on the same seeds"
     mandatory = inputs.config.promotion.require_not_worse
@@ -231,7 +252,10 @@ def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersi
 
 
 def shadow_passed(inputs: Inputs) -> RuleResult:
-    """The shadow stage watched this version beside this champion, and every limit held."""
+    """The rule that the shadow stage watched this version beside this champion, and every limit held.
+
+    It is UNDECIDED without a report about the two.
+    """
     method = "shadow report"
     report = inputs.shadow
     if report is None:
@@ -256,7 +280,10 @@ def shadow_passed(inputs: Inputs) -> RuleResult:
 
 
 def consequences(inputs: Inputs) -> RuleResult:
-    """What follows where version and champion differ was examined, and kept the limits and the return."""
+    """The rule that what follows where version and champion differ was examined, and kept the limits and the return.
+
+    It is UNDECIDED where nothing was examined that supports a claim, or WAIVED where a person promotes by hand.
+    """
     method, mandatory = "shadow report", inputs.config.shadow.consequences.mandatory
     found = inputs.shadow.consequences if inputs.shadow else None
     if found is None or not found.examined:
@@ -288,7 +315,7 @@ def consequences(inputs: Inputs) -> RuleResult:
 
 
 def minimum_decisions(inputs: Inputs) -> RuleResult:
-    """The claim that the shadow stage saw at least `shadow.min_decisions` decisions."""
+    """The rule that the shadow stage saw at least `shadow.min_decisions` decisions; UNDECIDED where it saw fewer."""
     needed = inputs.config.shadow.min_decisions
     seen = inputs.shadow.num_decisions if inputs.shadow else 0
     verdict = Verdict.PROVED if seen >= needed else Verdict.UNDECIDED
@@ -298,7 +325,12 @@ def minimum_decisions(inputs: Inputs) -> RuleResult:
 
 
 def min_success_rate(inputs: Inputs) -> RuleResult:
-    """The success rate's lower confidence bound reaches the configured minimum."""
+    """The rule that the success rate's lower confidence bound reaches the configured minimum; not mandatory without
+    one.
+
+    Raises:
+        ArtifactError: when the evaluation report is missing or torn.
+    """
     needed = inputs.config.promotion.min_success_rate
     if needed is None:
         return RuleResult("no minimum success rate is configured", Verdict.PROVED, "config", False)
@@ -323,8 +355,12 @@ def min_success_rate(inputs: Inputs) -> RuleResult:
 
 
 def compared_live(inputs: Inputs) -> RuleResult:
-    """Beside the champion in production the challenger earns no less, costs no more and breaks no limit more often,
-    than the config allows: bounds that hold at every look."""
+    """The rule that beside the champion in production the challenger earns no less, costs no more and breaks no limit
+    more often, than the config allows: bounds that hold at every look.
+
+    It is not mandatory where the config demands no comparison, and UNDECIDED where there is none, or nothing is
+    claimed.
+    """
     method = "agents of a split: confidence sequences of the mean differences, by betting"
     settings, found = inputs.config.promotion.comparison, inputs.comparison
     if settings is None:
@@ -378,7 +414,11 @@ def _difference_in_words(difference: Difference, margin: float) -> str:
 
 
 def off_policy(inputs: Inputs) -> RuleResult:
-    """By the champion's logged decisions the challenger would earn at least as much more as the config demands."""
+    """The rule that by the champion's logged decisions the challenger would earn at least as much more as the config
+    demands.
+
+    It is not mandatory where the config demands no estimate.
+    """
     method = "importance sampling per decision, bounds by betting"
     settings, found = inputs.config.promotion.off_policy, inputs.off_policy
     if settings is None:
@@ -408,7 +448,8 @@ def off_policy(inputs: Inputs) -> RuleResult:
 
 
 def not_rolled_back(inputs: Inputs) -> RuleResult:
-    """What a person took back returns only by hand."""
+    """The rule that what a person took back returns only by hand: REFUTED for such a version, WAIVED where a person
+    promotes."""
     reason = inputs.version.tags.get(ROLLED_BACK)
     if reason is None:
         return RuleResult("the version was never rolled back", Verdict.PROVED, "registry tag")
@@ -423,7 +464,10 @@ def not_rolled_back(inputs: Inputs) -> RuleResult:
 
 
 def approval(inputs: Inputs) -> RuleResult:
-    """A person agreed, where the config asks for it. They agree to a move: a champion that stays needs no new one."""
+    """The rule that a person agreed, where the config asks for it; UNDECIDED while nobody has answered.
+
+    They agree to a move: a champion that stays needs no new one.
+    """
     if inputs.config.promotion.approval == "none":
         return RuleResult("no approval is demanded", Verdict.PROVED, "config", False)
     given = inputs.approval

@@ -42,7 +42,13 @@ def print_json(value: Any) -> None:
 
 
 def rows(registry: Registry, policy: str | None) -> list[Json]:
-    """One row for each version of a policy, or of all policies, newest version first."""
+    """One row for each version of a policy, or of all policies, newest version first; empty where there is none.
+
+    A row is a JSON object: policy, version, aliases, state, decision, reason, times, run and digest.
+
+    Raises:
+        ServiceError: when the registry cannot be reached.
+    """
     found = []
     for name in [policy] if policy else registry.policies():
         aliases = registry.aliases(name)
@@ -69,7 +75,7 @@ def _row(version: PolicyVersion, aliases: list[str]) -> Json:
 
 
 def print_rows(found: list[Json]) -> None:
-    """The table of `loomrl policy list`."""
+    """Print the table of `loomrl policy list`; without any row, how to make a first version."""
     if not found:
         _console().print("no versions yet; start a life cycle with `loomrl run configs/POLICY.yaml`")
         return
@@ -89,14 +95,19 @@ def print_rows(found: list[Json]) -> None:
 
 
 def details(version: PolicyVersion, registry: Registry, db: LoomDB) -> Json:
-    """Everything about one version that registry and LoomDB hold."""
+    """Everything about one version that registry and LoomDB hold: the fields of its row, and `source`, `tags` and
+    `moves`.
+
+    Raises:
+        ServiceError: when the registry or LoomDB cannot be reached.
+    """
     aliases = [alias for alias, holder in registry.aliases(version.policy).items() if holder == version.version]
     moves = [move for move in ledger.moves(db, version.policy) if move["version"] == version.version]
     return {**_row(version, aliases), "source": version.source, "tags": version.tags, "moves": moves}
 
 
 def print_details(found: Json) -> None:
-    """The table of `loomrl policy show`."""
+    """Print the table of `loomrl policy show`: a line for each field of `details`."""
     table = Table(show_header=False)
     table.add_column("key", style="bold")
     table.add_column("value", overflow="fold")
@@ -115,7 +126,7 @@ def print_details(found: Json) -> None:
 
 
 def print_decision(decision: PromotionDecision) -> None:
-    """Every rule with its verdict and its sentence."""
+    """Print a table of a decision: every rule with its verdict and its sentence."""
     title = f"{decision.policy} version {decision.version}: {decision.decision}"
     table = _table(title, "rule", "verdict", "finding")
     for claim in decision.rules:
@@ -125,13 +136,13 @@ def print_decision(decision: PromotionDecision) -> None:
 
 
 def print_lineage(found: Lineage | Descendants) -> None:
-    """A tree: backwards for a version, forwards for a node."""
+    """Print a tree: backwards for a version, forwards for a node."""
     tree = _forward(found) if isinstance(found, Descendants) else _backward(found)
     _console().print(tree, highlight=False, soft_wrap=True)
 
 
 def print_decisions(found: DecisionsOf) -> None:
-    """A table: a row for each version and host."""
+    """Print a table with a row for each version and chain, then a line for each log that is missing."""
     title = f"decisions that came of {escape(found.origin)}"
     table = _table(title, "version", "chain", "host", "decisions", "taken over", "first", "last")
     for version in found.versions:

@@ -32,7 +32,11 @@ EVENT = "signing by hand"
 
 
 class SignedByHand(Document):
-    """Who vouched for which files."""
+    """Who vouched for which files, when (ISO 8601, in UTC) and why.
+
+    `digest` is that of policy.onnx and manifest.json, `sums_sha256` that of the list of all files, recorded when the
+    version was registered; `key` is the id of the key that signed.
+    """
 
     policy: str
     version: str
@@ -56,10 +60,11 @@ def sign_by_hand(
     that it is: a server follows no alias without.
 
     Raises:
-        ConfigError: without a person or a reason, or for a version that does not exist.
+        ConfigError: without a person or a reason, without a usable key, or for a version that does not exist.
         ArtifactError: when a file is not what was registered, or is of a kind that no version holds, or a statement
-            that was signed before is about other files.
-        ServiceError: when the registry or LoomDB cannot be reached: nothing is signed then.
+            that was signed before is about other files; nothing is signed then.
+        ServiceError: when the registry or LoomDB cannot be reached, or somebody else moves the policy's aliases.
+            Without LoomDB nothing is signed; to sign again does what is left.
     """
     if not person.strip() or not reason.strip():
         raise ConfigError("signing a version needs the name of a person (--by) and why (--reason)")

@@ -66,7 +66,8 @@ def why_not_applicable(check: "Check", context: "Context") -> str | None:
 
 
 class Scope(NamedTuple):
-    """What a claim rests on and how far it reaches, each in a short sentence."""
+    """What a claim rests on and how far it reaches, each in a short sentence: what was examined, with counts, what that
+    does not establish, and what would have made the claim false."""
 
     examined: str  # with counts
     not_established: str
@@ -86,7 +87,8 @@ def scope_of(check: "Check", config: "CheckConfig", claim: Claim) -> Scope:
 
 
 class CheckConfig(Section):
-    """Base of the configs of all safety checks."""
+    """Base of the configs of all safety checks. Those of a check that is not `enabled` are not made; where it is not
+    `mandatory`, its claims block nothing."""
 
     enabled: bool = True
     mandatory: bool = True
@@ -94,7 +96,11 @@ class CheckConfig(Section):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a test at the gate's confidence says of a limit."""
+    """What a test at the gate's confidence says of a limit: SUPPORTED, REFUTED or UNDECIDED, with the bound that
+    decides.
+
+    `p_value` is that of the hypothesis that the claim is false.
+    """
 
     verdict: Verdict
     bound: Bound
@@ -143,7 +149,7 @@ class Context:
     mandatory: bool = True
 
     def of(self, check: "Check", settings: CheckConfig) -> "Context":
-        """The same for one check with its config."""
+        """The same context for one check with its config, so that its claims get the check's name and stage."""
         return replace(self, check=check.NAME, stage=check.STAGE, mandatory=settings.mandatory)
 
     def claim(
@@ -158,7 +164,8 @@ class Context:
         """The check's claim of this name, or its only one, with its evidence written, after what is cited `beside`.
 
         `failure` says what happens in the counterexample: on the observation that stands first among the evidence's
-        examples, or in the episode that comes with it.
+        examples, or in the episode that comes with it. `fields` are those of `Claim`; they go before what `judged`
+        says.
         """
         claim = f"{self.check}.{name}" if name else self.check
         written, found = self.evidence.json(claim, evidence), None
@@ -177,7 +184,8 @@ class Context:
         return Claim(id=claim, stage=self.stage, evidence=cited, counterexample=found, **(given | {**fields}))
 
     def undecided(self, statement: str, why: str, name: str = "") -> Claim:
-        """A claim that could not be examined: the case is written all the same, and says why."""
+        """An UNDECIDED claim that could not be examined, without evidence: the case is written all the same, and says
+        why."""
         return Claim(
             id=f"{self.check}.{name}" if name else self.check,
             stage=self.stage,
@@ -189,12 +197,17 @@ class Context:
         )
 
     def rng(self, name: str) -> np.random.Generator:
-        """A generator of a check's own: what one check draws does not depend on which others run."""
+        """A new generator of a check's own, the same for the same name and config: what one check draws does not depend
+        on which others run."""
         return np.random.default_rng([self.config.first_seed, zlib.crc32(name.encode())])
 
 
 class Check(Protocol):
-    """The names that a check's module must offer."""
+    """The names that a check's module must offer.
+
+    NAME is also the first part of its claims' ids, STAGE one of `STAGES`. LOCAL says whether its claims need no
+    environment, so that they can be re-checked on the exported graph.
+    """
 
     NAME: str  # also the first part of its claims' ids
     STAGE: str
@@ -202,4 +215,10 @@ class Check(Protocol):
     Config: type[CheckConfig]
 
     def examine(self, context: Context, config: Any) -> list[Claim]:
-        """The check's claims about the policy; `config` is an instance of this check's Config."""
+        """The check's claims about the policy, none where it asks nothing; `config` is an instance of this check's
+        Config.
+
+        Raises:
+            LoomRLError: when the config does not fit, an input cannot be read, or the environment breaks its API. A
+                claim that is refuted is no error.
+        """

@@ -47,7 +47,8 @@ class ConstraintConfig(Section):
 
 
 class WaiverConfig(Section):
-    """A named person accepts an unmet claim until a date. Not allowed where `safety_critical: true`."""
+    """A named person accepts an unmet claim, by its id, until a date: `expires` is the last day on which that counts.
+    Not allowed where `safety_critical: true`."""
 
     claim: str
     person: str = Field(min_length=1)
@@ -56,7 +57,13 @@ class WaiverConfig(Section):
 
 
 class SafetyConfig(Section):
-    """`checks` configures single checks by name; every check found runs unless disabled there."""
+    """What the safety gate examines, and how. `checks` configures single checks by name; every check found runs unless
+    disabled there.
+
+    `num_episodes` episodes are played for all checks together, from reset seed `first_seed` on, in `num_envs`
+    environments at once. `confidence` is that of each claim. With `safety_critical` there are no waivers, and local
+    checks that are mandatory by default cannot be switched off.
+    """
 
     safety_critical: bool = False
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -86,7 +93,8 @@ class SafetyConfig(Section):
 
     @property
     def own_seeds(self) -> range:
-        """Those, and the ones after them with which `statistical_limits` may play on: nobody else's."""
+        """The reset seeds of the safety episodes, and the ones after them with which `statistical_limits` may play on:
+        nobody else's."""
         return range(self.first_seed, self.first_seed + max(self.num_episodes, self._max_episodes or 0))
 
     @property

@@ -36,7 +36,11 @@ def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.boo
 
 
 def violates(constraint: ConstraintConfig, episode: Episode) -> bool:
-    """Whether any step of the episode violates the constraint."""
+    """Whether any step of the episode violates the constraint.
+
+    Raises:
+        ConfigError: when the episode has no such quantity.
+    """
     return bool(np.any(violations(constraint, episode)))
 
 
@@ -50,8 +54,11 @@ def would_violate(
 ) -> NDArray[np.bool_]:
     """Which decisions would violate a limit on the action alone, (B,), from obs (B, *obs) and action (B, *action).
 
-    Limits on anything else need the step's outcome, which a decision that is not carried out does not have: they
-    never count here.
+    Limits on anything else need the step's outcome, which a decision that is not carried out does not have: they never
+    count here.
+
+    Raises:
+        ConfigError: for a limit on a component that actions do not have.
     """
     marks = np.zeros(len(obs), dtype=np.bool_)
     for constraint in limits_on_actions(constraints):
@@ -60,7 +67,7 @@ def would_violate(
 
 
 def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
-    """The quantity after each step, (L,); of EPISODE_QUANTITIES what it is so far.
+    """The quantity after each step, (L,); `return`, `episode_cost` and `length` are what they are so far.
 
     Raises:
         ConfigError: when the episode has no such quantity.
@@ -151,7 +158,8 @@ def ends(constraint: ConstraintConfig) -> tuple[float, float]:
 
 
 def beyond(constraint: ConstraintConfig, values: Floats) -> Floats:
-    """How far values (L,) lie outside the limit, (L,); within it, how far inside, below 0."""
+    """How far values (L,) lie outside the limit, (L,); a value within it is below 0, by how far inside it lies. NaN for
+    NaN."""
     low, high = ends(constraint)
     return np.maximum(low - values, values - high)
 

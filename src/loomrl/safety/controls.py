@@ -14,7 +14,11 @@ CONTROLS = Path(__file__).with_name("controls.yaml")
 
 
 class ComplianceControl(Section):
-    """A control, and what shows that a part of it is met."""
+    """A control of a standard, named by standard, clause and subject, and what shows that a part of it is met.
+
+    `claims` are the first parts of ids of claims that do, `operation` the command that does where only a running server
+    can.
+    """
 
     name: str  # standard, clause and subject
     claims: tuple[str, ...] = ()  # first parts of claim ids
@@ -30,7 +34,8 @@ def known_controls() -> tuple[ComplianceControl, ...]:
 
 
 def map_controls(claims: Sequence[Claim]) -> dict[str, list[str]]:
-    """Control -> ids of the claims that are evidence for it: proved or supported ones only."""
+    """Control -> ids of the claims that are evidence for it: proved or supported ones only. Controls without any are
+    left out."""
     good = [claim.id for claim in claims if claim.verdict in HOLDS]
     mapped = {one.name: [name for name in good if _matches(name, one.claims)] for one in known_controls()}
     return {control: names for control, names in mapped.items() if names}

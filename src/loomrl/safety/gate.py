@@ -50,9 +50,10 @@ TOOLS = (
 def build_case(
     config: SafetyConfig, snapshot_folder: Path, policy_folder: Path, evaluation_folder: Path, output_folder: Path
 ) -> SafetyCase:
-    """Examine a policy and write `case.json`, `ood.json` and `evidence/` into `output_folder`.
+    """Examine a policy and write `case.json`, `ood.json` and `evidence/` into `output_folder`; returns the case.
 
-    Ends well also when claims are refuted: the decision stands in the case.
+    Ends well also when claims are refuted: the decision stands in the case. On an error no case is written, and the
+    evidence of a former one in the folder is gone.
 
     Raises:
         ConfigError: for a check, constraint or waiver that does not fit.
@@ -99,12 +100,16 @@ def recheck_local(
     evaluation_folder: Path,
     evidence_folder: Path | None = None,
 ) -> dict[str, Verdict]:
-    """The verdicts of all local claims on another form of the policy, such as the exported graph.
+    """The verdicts of all local claims, by claim id, on another form of the policy, such as the exported graph.
 
     `policy` is any callable from raw observations (B, *obs) to actions (B, *action). Where it also has
-    `outputs(obs) -> dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the observations
-    recorded at evaluation, and on the same random and extreme ones as in the case. Evidence is kept where a folder is
-    given.
+    `outputs(obs) -> dict[str, ndarray]`, finiteness is demanded of all of them. Claims are tried on the
+    observations recorded at evaluation, and on the same random and extreme ones as in the case. Evidence is kept where
+    a folder is given.
+
+    Raises:
+        ConfigError: for a check that does not fit.
+        ArtifactError: when the snapshot or the recorded observations cannot be read.
     """
     context = _context(policy, config, snapshot_folder, None, evaluation_folder, [], EvidenceWriter(evidence_folder))
     local = [
@@ -137,7 +142,8 @@ def check_limits(config: SafetyConfig, snapshot_folder: Path) -> None:
 
 
 def apply_waivers(claims: Sequence[Claim], waivers: Sequence[WaiverConfig]) -> list[Claim]:
-    """Waive unmet claims that a named person accepts; a claim that is met keeps its verdict.
+    """The claims in their order, those waived that are not met and that a named person accepts; a claim that is met
+    keeps its verdict.
 
     Raises:
         ConfigError: when a waiver names no claim, or one about provenance.

@@ -15,10 +15,10 @@ from loomrl.system.plugins import CHECKS, load_plugin, plugin_points
 
 
 def find_checks() -> dict[str, Check]:
-    """All checks by name: this package's folder, then entry points.
+    """All checks by name, in the order of the names: those of this package's folder, and those of entry points.
 
     Raises:
-        ConfigError: when a check lacks a part of the contract, or two have one name.
+        ConfigError: when a check lacks a part of the contract, or cannot be loaded, or two have one name.
     """
     modules = [
         importlib.import_module(f"{checks.__name__}.{found.name}") for found in pkgutil.iter_modules(checks.__path__)
@@ -34,7 +34,7 @@ def find_checks() -> dict[str, Check]:
 
 
 def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
-    """The enabled checks with their configs.
+    """The enabled checks with their configs, in the order of their names.
 
     Raises:
         ConfigError: for a check that does not exist, a config it does not accept, or one that switches off what must
@@ -50,7 +50,11 @@ def configured_checks(config: SafetyConfig) -> list[tuple[Check, CheckConfig]]:
 
 
 def check_entry_points(config: SafetyConfig) -> list[EntryPoint]:
-    """Where the enabled checks of others come from; raises as `configured_checks` does."""
+    """The entry points that the enabled checks of others come from; empty where there are none.
+
+    Raises:
+        ConfigError: as `configured_checks` does.
+    """
     if not (points := plugin_points(CHECKS)):
         return []
     enabled = {check.NAME for check, _ in configured_checks(config)}

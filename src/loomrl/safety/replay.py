@@ -13,7 +13,11 @@ from loomrl.types import Claim, Evidence, SafetyCase
 
 
 class CounterexampleReplay(Document):
-    """The result of playing a counterexample again."""
+    """The result of playing a counterexample again: `reproduced` says whether the failure is there again, `finding`
+    what happens now.
+
+    `identical` says whether every step equals the recorded one to the bit; None, as `seed`, where it is no episode.
+    """
 
     claim: str
     seed: int | None
@@ -23,11 +27,13 @@ class CounterexampleReplay(Document):
 
 
 def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: Path) -> CounterexampleReplay:
-    """Play the counterexample of claim `name`.
+    """Play the counterexample of claim `name`. A failure that is not there any more is no error: the result says so.
 
     Raises:
         ConfigError: when there is no such claim, it has no counterexample, or its check cannot play one again.
-        ArtifactError: when the policy, the snapshot or the evidence is not the one the case is about.
+        ArtifactError: when the case cannot be read, or the policy, the snapshot or the evidence is not the one it is
+            about.
+        EnvironmentFault: when the environment breaks its API.
     """
     case = read_case(case_folder)
     folder = case_file(case_folder).parent

@@ -25,20 +25,27 @@ _ELSEWHERE = 0.02  # by how much, relative and absolute, another processor's num
 
 
 class Examined(Document):
-    """What a claim says, and what came out this time; None where there is no such claim."""
+    """The verdict of a claim in the case, and the one that came out `again`; None where there is no such claim.
+
+    `identical`: numbers, finding and evidence are equal to the last digit. `changed` names the claim's fields that
+    differ and cannot depend on the machine.
+    """
 
     claim: str
     verdict: Verdict | None
     again: Verdict | None
     identical: bool  # numbers, finding and evidence are equal to the last digit
-    changed: list[str] = Field(default_factory=list)  # what it says that cannot depend on the machine
+    changed: list[str] = Field(default_factory=list)  # its fields that differ, and cannot depend on the machine
 
 
 class Rerun(Document):
-    """A safety case and the same case made again, compared."""
+    """A safety case and the same case made again, compared claim by claim.
+
+    `changed` names what differs of the case's decision, controls and tools.
+    """
 
     claims: list[Examined]
-    changed: list[str] = Field(default_factory=list)  # parts of the case beside its claims
+    changed: list[str] = Field(default_factory=list)  # of decision, controls and tools, those that differ
 
     @property
     def differing(self) -> list[Examined]:
@@ -47,7 +54,8 @@ class Rerun(Document):
 
     @property
     def problems(self) -> list[str]:
-        """Everything in the case that did not come out again, but for what another processor rounds otherwise."""
+        """Everything in the case that did not come out again, a sentence each, but for what another processor rounds
+        otherwise. Empty where all did."""
         found = [f"{one.claim} was {_shown(one.verdict)}, is {_shown(one.again)}" for one in self.differing]
         found += [f"{one.claim}: {name} is another one" for one in self.claims for name in one.changed]
         return found + [f"{name} is not what the claims give" for name in self.changed]
@@ -57,8 +65,9 @@ def rerun(place: Path, config: SafetyConfig, snapshot: Path, policy: Path, evalu
     """Build the case again, into a folder that is thrown away, and compare.
 
     Raises:
-        ArtifactError: when snapshot, policy or evaluation are not the ones the case is about.
+        ArtifactError: when the case cannot be read, or snapshot, policy or evaluation are not the ones it is about.
         ConfigError: when the config does not fit them.
+        EnvironmentFault: when the environment breaks its API.
     """
     case = read_case(place)
     for what, where, found, wanted in (

@@ -13,7 +13,11 @@ _claim = partial(Claim, stage="shadow", mandatory=True)
 
 
 def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Consequences) -> list[Claim]:
-    """Every claim the config asks for; those that need a champion only where there is one."""
+    """Every claim the config asks for; those that need a champion only where there is one.
+
+    First come the claims about the decisions, whose units are agents or episodes, then those about what followed
+    (`loomrl.shadow.following`). What was not measured gives an UNDECIDED claim; nothing is raised.
+    """
     claims = [_enough(config, comparison), _no_errors(comparison), *_latencies(config, comparison)]
     claims.append(_would_be_violations(config, comparison, consequences))
     if comparison.bitwise_equal is not None:
@@ -27,7 +31,7 @@ def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Cons
 
 
 def passes(claims: list[Claim]) -> bool:
-    """Every mandatory claim is met; an undecided one blocks."""
+    """Whether every mandatory claim is met; an undecided one blocks. False without any claim."""
     return bool(claims) and all(claim.verdict in _GOOD for claim in claims if claim.mandatory)
 
 

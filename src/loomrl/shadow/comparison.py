@@ -20,7 +20,16 @@ _SEED = 20_261_120
 
 @dataclass(frozen=True)
 class ShadowComparison:
-    """Everything that was measured. Without a champion the comparing figures are None."""
+    """Everything that was measured. Agreement, distance and value difference are None without a champion, and where
+    there are fewer than two units, which are agents where several were watched, else episodes.
+
+    `num_errors` counts mirrored requests that the challenger failed on. `agreement`, and `chance_agreement`, what
+    chance would give, are shares of the decisions; `action_distance` is a mean, in halves of the range of continuous
+    actions; `value_difference` is challenger - champion. `would_be_violations` is None where no limit on actions is
+    declared. `latency_seconds` has p50 and p99, with `challenger_` before them those of the challenger. `bitwise_equal`
+    is None beside a champion; else `num_unequal` served actions are not the artifact's own. `shortfall` says why there
+    are fewer decisions than asked for.
+    """
 
     has_champion: bool
     confidence: float
@@ -47,7 +56,14 @@ def compare(
     has_champion: bool,
     shortfall: str = "",
 ) -> ShadowComparison:
-    """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served."""
+    """Measure; `policy` is the challenger's artifact, for its action space and for recomputing what was served.
+
+    `shortfall` says why there are fewer decisions than asked for; it is passed on.
+
+    Raises:
+        ConfigError: for a limit on a component that actions do not have.
+        ValueError: without a champion, when the artifact has no answer to an observation.
+    """
     distance = action_distance(pairs.acted, pairs.mirrored, policy)
     equal = None if has_champion else num_unequal(pairs, policy)
     beside = has_champion and pairs.num_decisions > 0
@@ -73,7 +89,12 @@ def compare(
 
 
 def num_unequal(pairs: Pairs, policy: ServedPolicy) -> int:
-    """How many served actions differ, in any bit, from those the artifact itself decides for the same observations."""
+    """How many served actions differ, in any bit, from those the artifact itself decides for the same observations; 0
+    without any decision.
+
+    Raises:
+        ValueError: when the artifact has no answer to an observation.
+    """
     if not pairs.num_decisions:
         return 0
     own = _own_actions(pairs, policy)

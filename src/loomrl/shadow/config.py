@@ -22,6 +22,11 @@ class ConsequencesConfig(Section):
 
     Episodes are played in the snapshot of the environment, apart from the server. `examine: false` follows nothing,
     `mandatory: false` lets a challenger be promoted whatever was found; the report and the promotion say so.
+
+    `num_episodes` are played by the champion, `num_disturbed` after other actions, `num_noisy` under noise of the
+    sensors that the champion withstands, `max_pairs` at most on the same seeds where fewer leave undecided which earns
+    more. `max_return_drop` is a share of what the champion earns above random actions, the failures are shares of their
+    episodes, and `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step.
     """
 
     examine: bool = True
@@ -31,7 +36,7 @@ class ConsequencesConfig(Section):
     num_disturbed: int = Field(default=480, ge=0)  # episodes in which other actions lead to states seldom seen
     num_noisy: int = Field(default=240, ge=0)  # episodes under noise of the sensors that the champion withstands
     max_pairs: int = Field(default=2_048, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
-    num_envs: int = Field(default=192, ge=1)
+    num_envs: int = Field(default=192, ge=1)  # environments that are stepped at once
     max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
     max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
     max_failures_under_noise: float = Field(default=0.05, gt=0, lt=1)
@@ -39,14 +44,18 @@ class ConsequencesConfig(Section):
 
     @property
     def seeds(self) -> range:
-        """Reset seeds that may be used; those of the simulated traffic come before them."""
+        """Reset seeds that may be used, empty where nothing is examined; those of the simulated traffic come before
+        them."""
         count = sum(len(part) for part in self.parts) if self.examine else 0
         return range(self.first_seed, self.first_seed + count)
 
     @property
     def parts(self) -> tuple[range, range, range, range, range, range]:
-        """Places of seeds, one after the other: of the champion's episodes, of disturbed ones and of those that try
-        how much it withstands, of noisy ones and of those that try it, and of further pairs of whole episodes."""
+        """Six ranges of places in the list of seeds, from 0 on, one after the other.
+
+        They are for the champion's episodes, for disturbed ones and for those that try how much it withstands, for
+        noisy ones and for those that try it, and for further pairs of whole episodes.
+        """
         counts = (
             *(self.num_episodes, self.num_disturbed, PILOT_EPISODES * len(BURSTS)),
             *(self.num_noisy, PILOT_EPISODES * len(NOISES), max(0, self.max_pairs - self.num_episodes)),
@@ -57,7 +66,15 @@ class ConsequencesConfig(Section):
 
 
 class ShadowConfig(Section):
-    """`traffic: episodes` drives a server with episodes of the environment; `live` waits for real requests."""
+    """Settings of the shadow stage. `traffic: episodes` drives a server with episodes of the environment; `live` waits
+    for real requests.
+
+    `server` is the URL of a running policy server; None starts one for the stage. Simulated traffic plays
+    `num_episodes` at least, from reset seed `first_seed` on; live traffic is waited for `wait_seconds`, until there are
+    `min_decisions`. Rate and agreement are shares of the decisions, `max_value_drop` is of the mean value,
+    `max_action_distance` is a mean in halves of the action range, and the latency is the p99 of the server's own time.
+    A limit that is None claims nothing.
+    """
 
     traffic: Literal["episodes", "live"] = "episodes"
     server: str | None = None  # URL of a running policy server; None starts one for the stage

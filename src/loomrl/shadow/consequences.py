@@ -44,11 +44,15 @@ _MOST_SHOWN, _MOST_NUMBERS = 10, 32
 
 @dataclass(frozen=True)
 class Handover:
-    """An episode of the champion and the same one with the challenger in charge from `step` on."""
+    """An episode of the champion and the same one with the challenger in charge from `step` on.
+
+    `weight` is that of what follows, for a mean over the episode's disagreements. `disturbed` says in words how the
+    episode was disturbed before, and is empty where it was not.
+    """
 
     champion: Episode
     challenger: Episode
-    step: int
+    step: int  # number of steps that are equal in both
     weight: float = 1.0  # of what follows, for a mean over the episode's disagreements
     disturbed: str = ""
 
@@ -58,8 +62,14 @@ class Handover:
         return self.challenger.episode_return - self.champion.episode_return
 
     def excess(self, limit: ConstraintConfig, within: int | None = None) -> float:
-        """By how much more the limit is broken after the step, or `within` so many steps of it: 0 or 1 for
-        `per: episode`, else of shares of steps."""
+        """By how much more the challenger's episode breaks the limit than the champion's, from the step on; at least 0.
+
+        With `within`, only so many steps from it on count. It is 0 or 1 for `per: episode`, else a difference of shares
+        of steps. What is known when an episode ends counts whenever that is.
+
+        Raises:
+            ConfigError: when the episodes have no such quantity.
+        """
         until = None if within is None else self.step + within
         champion, challenger = (_broken(limit, one, self.step, until) for one in (self.champion, self.challenger))
         return max(0.0, challenger - champion)
@@ -70,9 +80,13 @@ def examine(
 ) -> Consequences:
     """Play, hand over and compare. Without a champion the limits are counted on the challenger's own episodes.
 
+    Where the config says so, a package is missing or infos do not tell what a limit is on, nothing is examined: the
+    result has `examined` False, and `why_not`.
+
     Raises:
         GateRefused: where a version has no answer to an observation.
-        EnvironmentFault: where the environment breaks its API.
+        EnvironmentFault: where the environment breaks its API, or an episode does not repeat.
+        ArtifactError: where the snapshot was changed.
     """
     if not config.shadow.consequences.examine:
         return Consequences(examined=False, why_not="the config says so: shadow.consequences.examine is false")

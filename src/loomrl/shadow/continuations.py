@@ -23,7 +23,11 @@ _NOISE = 20_261_126
 
 
 class Continuations:
-    """Plays episodes of a snapshot, in as many environments at once as `num_envs` says."""
+    """Plays episodes of a snapshot, in as many environments at once as `num_envs` says.
+
+    Every method makes the environments anew. It raises ArtifactError when the snapshot was changed, and ConfigError
+    when a package that the environment needs is missing.
+    """
 
     def __init__(self, snapshot_folder: Path, num_envs: int) -> None:
         self._folder, self._num_envs = snapshot_folder, num_envs
@@ -61,7 +65,14 @@ class Continuations:
         return found
 
     def play_at_random(self, seeds: Sequence[int]) -> list[Episode]:
-        """One episode for each seed, with actions drawn from the action space: what acting without sense earns."""
+        """One episode for each seed, with actions drawn from the action space: what acting without sense earns.
+
+        The first seed is that of the actions, too; there must be one at least, and as many environments run at once as
+        there are seeds.
+
+        Raises:
+            EnvironmentFault: where the environment breaks its API or an episode does not end.
+        """
         envs = make_envs(self._folder, len(seeds), autoreset="disabled")
         envs.action_space.seed(int(seeds[0]))
         try:
@@ -72,7 +83,7 @@ class Continuations:
             envs.close()
 
     def draw_actions(self, count: int, seed: int) -> list[NDArray[Any]]:
-        """`count` actions from the action space, each (*action)."""
+        """`count` actions drawn from the action space by this seed, each (*action)."""
         envs = make_envs(self._folder, 1, autoreset="disabled")
         envs.single_action_space.seed(seed)
         try:
@@ -115,6 +126,8 @@ class _Noise:
 
 def answered(policy: ServedPolicy, obs: NDArray[Any], memory: FloatArray | None = None) -> Choices:
     """What a version does after observations (B, *obs), as it is served; one that was loaded does not explore.
+
+    `memory` (B, M) is that of a recurrent version.
 
     Raises:
         GateRefused: where it has no answer.

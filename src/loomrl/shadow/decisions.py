@@ -16,7 +16,8 @@ _ROWS = 8_192  # observations that are asked about at once
 
 @dataclass(frozen=True)
 class ShadowDecisions:
-    """What a version decides for N observations: actions, and logits where it has them."""
+    """What a version decides for N observations: actions (N, *action), and logits (N, A) of choices, None where it has
+    none."""
 
     action: NDArray[Any]  # (N, *action)
     logits: FloatArray | None  # (N, A), of choices
@@ -27,7 +28,14 @@ class ShadowDecisions:
 
 
 def decisions_along(policy: ServedPolicy, episodes: Sequence[Episode]) -> list[ShadowDecisions]:
-    """What the version does at each step of episodes, each (L, ...): a recurrent one remembers what it was shown."""
+    """What the version does at each step of episodes, one entry for each, of L rows: a recurrent one remembers what it
+    was shown.
+
+    There must be one episode at least.
+
+    Raises:
+        GateRefused: where the version has no answer to an observation.
+    """
     lengths = np.array([episode.length for episode in episodes])
     starts = np.cumsum(lengths) - lengths
     memory = np.zeros((len(episodes), policy.memory_size), np.float32)

@@ -17,8 +17,11 @@ _claim = partial(Claim, stage="shadow", method=_METHOD)
 
 
 def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
-    """A claim for each declared limit, one about the return and one about what follows disturbances; or one that says
-    why nothing was examined, which is met by nothing."""
+    """A claim for each declared limit, one about the return and one about what follows disturbances; or one UNDECIDED
+    claim that says why nothing was examined.
+
+    Where they were examined, whole episodes, the travel of actions and noise have a claim each, too.
+    """
     settings = config.consequences
     if not found.examined:
         statement = "what follows where challenger and champion differ keeps the limits and costs little return"
@@ -197,10 +200,12 @@ def _failures(
 
 
 def refuting_confidence(confidence: float, num_limits: int) -> float:
-    """Of each lower bound: any of the limits, and each of the claims beside them, may refute (Bonferroni)."""
+    """The confidence of each lower bound, where any of `num_limits` limits and of the claims beside them may refute
+    (Bonferroni): all of them together hold at `confidence`."""
     return 1.0 - (1.0 - confidence) / (num_limits + _BESIDE_LIMITS)
 
 
 def verdict_at_most(low: float, high: float, limit: float) -> Verdict:
-    """Of a quantity between two bounds that is to be at most the limit."""
+    """Whether a quantity between two bounds is at most the limit: SUPPORTED where `high` is, REFUTED where `low` is
+    above it, else UNDECIDED."""
     return Verdict.SUPPORTED if high <= limit else Verdict.REFUTED if low > limit else Verdict.UNDECIDED

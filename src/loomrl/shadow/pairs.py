@@ -20,16 +20,22 @@ Heads = Mapping[int | None, tuple[int, int]]  # by worker, None for a server tha
 
 @dataclass(frozen=True)
 class Pairs:
-    """N decisions of the acting policy, each with what the challenger would have done."""
+    """N decisions of the acting policy, each with what the challenger would have done; all arrays have N rows.
+
+    `acted` and `mirrored` are the actions of both, and `acted_value` and `mirrored_value` their values of the
+    observation. `episode` and `agent` are numbers of the episode and the agent of each decision; `agent` is None where
+    only episodes count. `server_seconds` is the server's time until a decision was written, `challenger_seconds` the
+    challenger's own. `num_errors` counts mirrored requests that the challenger failed on.
+    """
 
     observation: NDArray[Any]  # (N, *obs)
     acted: NDArray[Any]  # (N, *action), what the acting policy did
     mirrored: NDArray[Any]  # (N, *action), what the challenger would have done
-    acted_value: NDArray[np.float64]  # (N,)
-    mirrored_value: NDArray[np.float64]  # (N,)
+    acted_value: NDArray[np.float64]  # (N,): the acting policy's value of the observation
+    mirrored_value: NDArray[np.float64]  # (N,): the challenger's value of it
     episode: NDArray[np.int64]  # (N,): which episode a decision belongs to
     server_seconds: NDArray[np.float64]  # (N,): the server's own time until the decision was written
-    challenger_seconds: NDArray[np.float64]  # (N,)
+    challenger_seconds: NDArray[np.float64]  # (N,): the challenger's own time for the decision
     num_errors: int  # mirrored requests the challenger failed on
     agent: NDArray[np.int64] | None = None  # (N,): whose decision it is, where agents count and not episodes
 
@@ -55,7 +61,13 @@ class Pairs:
 
 
 def heads(client: PolicyClient) -> Heads:
-    """How far a server's chains of decisions and of mirrors go now."""
+    """How far a server's chains go now: worker -> sequence of the last decision, and of the last mirror.
+
+    The only worker of a server that has but one is None.
+
+    Raises:
+        ServiceError: where the server cannot be reached or refuses, or a worker does not answer.
+    """
     return {
         state.get("worker"): (int(state["audit"]["sequence"]), int(state["shadow"]["sequence"]))
         for state in states(client)
@@ -63,10 +75,10 @@ def heads(client: PolicyClient) -> Heads:
 
 
 def states(client: PolicyClient) -> list[Record]:
-    """The `/status` of each worker of a server, or of the only one.
+    """The `/status` of each worker of a server, or of the only one, as JSON objects.
 
     Raises:
-        ServiceError: where a worker does not answer.
+        ServiceError: where the server cannot be reached or refuses, or a worker does not answer.
     """
     status = client.status()
     found: list[Record] = status.get("workers", [status])
@@ -76,11 +88,13 @@ def states(client: PolicyClient) -> list[Record]:
 
 
 class PairReader:
-    """Follows a server's records and joins each mirror to its decision.
+    """Follows a server's records and joins each mirror to its decision. To make one without `after`, and to read,
+    raises ServiceError where the server cannot be reached or refuses.
 
     Without a champion the challenger itself acts: its decisions are paired with themselves. `agent_prefix` picks the
     agents of one simulation; without it every agent counts but the simulated ones. `after` holds the sequences of the
-    last decision and of the last mirror that do not count, of each worker, as `heads` has them.
+    last decision and of the last mirror that do not count, of each worker, as `heads` has them; without it everything
+    counts that the server has. `num_errors` counts the mirrored requests that the challenger failed on.
     """
 
     def __init__(
@@ -105,7 +119,8 @@ class PairReader:
         return len(self._pairs)
 
     def read(self) -> int:
-        """Read everything new; returns how many pairs there are now."""
+        """Read everything new; returns how many pairs there are now. When it raises, what was read before stays, and
+        the next call goes on from there."""
         for worker, after in self._after.items():
             while page := self._client.shadow_records(after[DECISION], after[SHADOW], worker):
                 for record in page:
@@ -149,7 +164,11 @@ class PairReader:
             self._waiting.popitem(last=False)
 
     def pairs(self, observation_dtype: str) -> Pairs:
-        """All pairs read so far, in the order of the decisions."""
+        """All pairs read so far, in the order of the decisions; `observation_dtype` is the name of a NumPy type.
+
+        Of several workers, whose decisions have no common numbers, the order is that of time. Without any pair all
+        arrays have length 0.
+        """
         order = "sequence" if len(self._after) == 1 else "timestamp"  # of several chains
         ordered = sorted(self._pairs, key=lambda pair: pair[0][order])
         decisions, mirrors = [pair[0] for pair in ordered], [pair[1] for pair in ordered]

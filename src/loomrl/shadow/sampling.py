@@ -19,7 +19,8 @@ _SHARPNESS = 8  # the power of a rank: the top tenth of many gets about 60 %
 def probabilities(stakes: ArrayLike, rarity: ArrayLike) -> Floats:
     """The chance of each of N disagreements of an episode to be the one that is followed, (N,), summing to 1.
 
-    None is below half of 1 / N: no single draw weighs more than twice as much as with equal chances.
+    `stakes` and `rarity`, (N,) each, count by their ranks; higher ones are likelier. No chance is below half of 1 / N:
+    no single draw weighs more than twice as much as with equal chances.
     """
     count = len(np.asarray(stakes))
     even = np.full(count, 1.0 / count)
@@ -52,7 +53,10 @@ def stakes_of(policy: ServedPolicy, first: ShadowDecisions, second: ShadowDecisi
 
 
 class Rarity:
-    """How unlike the observations of the champion's episodes an observation is."""
+    """How unlike the observations of the champion's episodes, `visited` (N, *obs), an observation is.
+
+    A call with observations (N, *obs) gives the mean square of their components in standard deviations, (N,).
+    """
 
     def __init__(self, visited: NDArray[np.generic]) -> None:
         """From observations (N, *obs)."""

@@ -39,12 +39,18 @@ def run_shadow(
 ) -> ShadowReport:
     """Drive or await traffic, then judge the challenger by the server's own audit records.
 
-    The registry's alias `challenger` must name `challenger` where `shadow.server` is a running server.
+    The registry's alias `challenger` must name `challenger` where `shadow.server` is a running server. Where live
+    traffic does not bring enough decisions in time, the report is made all the same, with undecided claims.
+    `on_progress` is told the decisions so far and those that are wanted.
 
     Raises:
-        ConfigError: for live traffic without a server.
-        GateRefused: when the server does not take the challenger into service, with its reason.
-        ServiceError: when the server cannot be reached or started.
+        ConfigError: for live traffic without a server, or when a package the environment needs is missing.
+        GateRefused: when the server does not take the challenger into service, with its reason; when what agents were
+            told is not what the audit log records; when a version has no answer to an observation of the examined
+            episodes.
+        ServiceError: when the server cannot be reached or started, or the registry cannot be reached.
+        ArtifactError: when a version's files or the snapshot are not what was registered.
+        EnvironmentFault: when the environment breaks its API, or does not repeat an episode.
     """
     if config.shadow.traffic == "live" and champion is not None:
         return _live(config, snapshot_folder, challenger, champion, on_progress or _silent)

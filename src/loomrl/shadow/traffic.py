@@ -38,7 +38,11 @@ class _Agent:
 
 @dataclass
 class Driven:
-    """What drove the server: to tell its records from those of others, and to check what it answered."""
+    """What drove the server: to tell its records from those of others, and to check what it answered.
+
+    `agent_prefix` begins the ids of all its agents, and of no others. `observations` and `actions` have an entry for
+    each decision, in their order; `num_episodes` counts those that ended.
+    """
 
     agent_prefix: str
     num_decisions: int = 0
@@ -58,7 +62,14 @@ def drive(
 ) -> Driven:
     """Play at least `num_episodes` episodes, and more (at most `MOST_TIMES` as many) until `min_decisions` are reached.
 
-    Every agent asks for each step of its own environment and sends the reward as feedback.
+    Every agent asks for each step of its own environment and sends the reward as feedback. Seeds are `first_seed` and
+    those after it. Where the rate limit says to wait, agents wait. `on_decisions` is told the decisions so far.
+
+    Raises:
+        ServiceError: when the server cannot be reached, or refuses for another reason.
+        EnvironmentFault: when the environment breaks its API.
+        ArtifactError: when the snapshot was changed.
+        ConfigError: when a package the environment needs is missing.
     """
     driven = Driven(agent_prefix=f"{agent_prefix}{secrets.token_hex(4)}-")
     seeds = _seeds(driven, first_seed, num_episodes, min_decisions)

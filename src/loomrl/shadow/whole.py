@@ -36,7 +36,8 @@ def compare_pairs(
 ) -> WholeEpisodes:
     """Compare paired returns (n,) on `seeds`, by the margin of `promotion`, at a level shared by all looks.
 
-    Where it is undecided, `play` gives those on the next of `more`: as many again as there are.
+    Where it is undecided, `play` gives those on the next of `more`: as many again as there are. The result is UNDECIDED
+    when `more` is used up. There are at least two pairs; what `play` raises is passed on.
     """
     seeds, look = list(seeds), 1
     while (found := _looked(challenger, champion, config, confidence, look)).verdict is Verdict.UNDECIDED and more:
@@ -76,7 +77,7 @@ def compare_travel(
     """How much farther than allowed the challenger's actions move in a step; None where they are choices.
 
     Allowed is `max_ratio` times as far as the champion's in the episode of the same seed, and always as far as two
-    actions lie apart that count as the same.
+    actions lie apart that count as the same. Episodes are on the same seeds in the same order, two at least.
     """
     if policy.chooses:
         return None

@@ -31,8 +31,9 @@ _BISECTIONS = 32
 class Units:
     """N units in the order of their enrolment; each array is (N,).
 
-    A final value has `low` equal to `high`. `probability` is that of the challenger, as the split had it when the unit
-    was enrolled. Units with a probability of 0 or 1 say nothing, and are left out.
+    `low` and `high` are the least and the greatest that a unit's value can be; they are equal where it is final.
+    `probability` is that of the challenger, as the split had it when the unit was enrolled. Units with a probability of
+    0 or 1 say nothing, and are left out.
     """
 
     is_challenger: Booleans
@@ -44,15 +45,15 @@ class Units:
         return len(self.low)
 
     def negated(self) -> "Units":
-        """The same units with their values' signs changed."""
+        """The same units with their values' signs changed: `low` becomes -`high`, and `high` -`low`."""
         return Units(self.is_challenger, self.probability, -self.high, -self.low)
 
     def only(self, chosen: Booleans) -> "Units":
-        """The chosen units, in their order."""
+        """The units that the mask `chosen`, (N,), marks, in their order."""
         return Units(self.is_challenger[chosen], self.probability[chosen], self.low[chosen], self.high[chosen])
 
     def assigned_at_random(self) -> "Units":
-        """The units that could have been assigned to either version."""
+        """The units that could have been assigned to either version: with a probability above 0 and below 1."""
         return self.only((self.probability > 0.0) & (self.probability < 1.0))
 
 
@@ -60,14 +61,16 @@ class Units:
 
 
 def log_evidence(units: Units) -> tuple[float, float]:
-    """Logarithms of the evidence that challengers' values tend to be greater, and that they tend to be smaller.
+    """Evidence that challengers' values tend to be greater, and that they tend to be smaller, as natural logarithms.
 
-    While no unit's value depends on its version, each ever reaches log(1 / alpha) with a probability of at
-    most alpha. Units are compared by rank in blocks of 10 and 20 with one probability: given how many challengers a
-    block has, every choice of them was equally likely, so that exp(slope * their ranks' sum) over its mean over all
+    Each is at least 0, and 0 while no block of units is whole. While no unit's value depends on its version, each ever
+    reaches log(1 / alpha) with a probability of at most alpha.
+
+    Units are compared by rank in blocks of 10 and 20 with one probability: given how many challengers a block has,
+    every choice of them was equally likely, so that exp(slope * their ranks' sum) over its mean over all
     choices is an e-value (van Elteren's stratified rank test, made sequential as in Shafer, Testing by betting, 2021;
     exact under the sharp null, Rosenbaum, Observational Studies, 2002, section 2). The product over blocks is a
-    martingale, and its peak is told.
+    martingale; what is returned is the most that it has ever been.
     """
     assigned = units.assigned_at_random()
     blocks = list(_blocks(assigned.probability))
@@ -130,7 +133,8 @@ def _scores(values: Floats, tie: NDArray[np.intp]) -> Floats:
 
 
 class MeanBounds(NamedTuple):
-    """Between what the mean over the first `num_units` units of (value with the challenger - with the champion) is."""
+    """Bounds of the mean, over the first `num_units` units, of (value with the challenger - value with the
+    champion)."""
 
     low: float
     high: float
@@ -138,7 +142,11 @@ class MeanBounds(NamedTuple):
 
 
 def mean_bounds(units: Units, span: tuple[float, float], confidence: float) -> MeanBounds:
-    """The narrowest bounds of the mean effect of being dealt to the challenger, for values within `span`.
+    """The narrowest bounds of the mean effect of being dealt to the challenger, for values within `span`, (least,
+    greatest).
+
+    Bounds are in the unit of the values. Without a unit that was assigned at random they are minus and plus the width
+    of `span`, over 0 units.
 
     They hold for all numbers of units, at every look, together with a probability of at least `confidence`, also where
     effects differ between units or change in time. X = (Z / p - (1 - Z) / (1 - p)) (value - center) has the unit's

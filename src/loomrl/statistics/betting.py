@@ -22,10 +22,11 @@ _BISECTIONS = 40
 
 
 def lower_bound(values: Floats, confidence: float) -> float:
-    """What the mean of values (N,), none below 0, exceeds with a probability of at least `confidence`.
+    """What the mean of values (N,), none below 0, exceeds with a probability of at least `confidence`; at least 0.
 
     The values are independent, or at least each has that mean given those before. The bound may be computed after any
-    number of them: that it is ever wrong has a probability of at most 1 - confidence.
+    number of them: that it is ever wrong has a probability of at most 1 - confidence. It is 0 without any value. Values
+    are not checked: with one below 0 the bound means nothing.
     """
     return ratio_lower_bound(values, np.ones_like(values), 1.0, confidence)
 
@@ -34,7 +35,8 @@ def ratio_lower_bound(values: Floats, weights: Floats, greatest_weight: float, c
     """What E[values] / E[weights], each (N,) and none below 0, exceeds with a probability of at least `confidence`.
 
     The bets are on values - ratio * weights: its mean is 0 at the true ratio, and it never falls below
-    -ratio * greatest_weight. That weight must be known beforehand, not read off these ones.
+    -ratio * greatest_weight. That weight must be known beforehand, not read off these ones. The bound is at least
+    0, and 0 where all weights are 0 or there is no value. Nothing is checked.
     """
     enough = -math.log(1.0 - confidence)
     low, high = 0.0, float(values.sum() / weights.sum()) if weights.any() else 0.0  # nothing is won against the mean

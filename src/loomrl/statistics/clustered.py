@@ -31,11 +31,11 @@ def clustered_mean(values: ArrayLike, clusters: ArrayLike, confidence: float) ->
 
 
 def clustered_proportion(events: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
-    """Proportion of events (N,) with Korn and Graubard's interval (Survey Methodology 24, 1998, 193-201).
+    """Proportion of events (N,), each 0 or 1, with Korn and Graubard's interval (Survey Methodology 24, 1998, 193-201).
 
-    Clopper-Pearson on the effective sample size p(1-p)/variance, scaled for the few degrees of freedom, and never
-    above N. Where all events are alike no variance can be seen: the number of clusters is used, since the steps of one
-    may all be alike.
+    Clopper-Pearson on the effective sample size p(1-p)/variance, scaled for the few degrees of freedom, and never above
+    N. Where all events are alike no variance can be seen: the number of clusters is used, since the steps of one may
+    all be alike. `clusters` (N,) say which cluster each event is of. None with fewer than two clusters.
     """
     from scipy.special import betaincinv, stdtrit
 
@@ -79,8 +79,11 @@ def rate_over_units(values: ArrayLike, confidence: float, refuting: float | None
 
     The upper one holds at `confidence`, the lower one at `refuting`, which is the same if it is not given.
 
-    Clopper-Pearson's where every value is 0 or 1, else Hoeffding's in relative entropy: nothing is assumed of how
-    the steps within a unit depend on each other.
+    Clopper-Pearson's where every value is 0 or 1, else Hoeffding's in relative entropy: nothing is assumed of how the
+    steps within a unit depend on each other.
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
     """
     from loomrl.statistics import intervals as statistics
 

@@ -24,12 +24,12 @@ _ENOUGH_ABOVE, _MOST_REPLICATES = 10, 200_000  # of weighted means that decide a
 
 
 def mean(values: Floats) -> Floats:
-    """Arithmetic mean over the last axis."""
+    """Arithmetic mean over the last axis, (..., N) -> (...)."""
     return np.asarray(np.mean(values, axis=-1))
 
 
 def interquartile_mean(values: ArrayLike) -> Floats:
-    """Mean of the middle half over the last axis: the lowest and the highest quarter are cut off.
+    """Mean of the middle half over the last axis, (..., N) -> (...): the lowest and the highest quarter are cut off.
 
     A quarter that is not a whole number of values is rounded down, as `scipy.stats.trim_mean` does.
     """
@@ -47,10 +47,18 @@ def bootstrap_interval(
     rng: np.random.Generator,
     method: str = "percentile bootstrap",
 ) -> Interval:
-    """Percentile bootstrap interval of `statistic`, which reduces the last axis of (R, N).
+    """Two-sided percentile bootstrap interval of a statistic of values (N,), estimated on the values themselves.
 
-    Episodes are resampled with replacement, each with equal probability. One policy's episodes are one stratum, so
-    the stratified bootstrap of the paper reduces to this.
+    Episodes are resampled with replacement, each with equal probability. One policy's episodes are one stratum, so the
+    stratified bootstrap of the paper reduces to this.
+
+    Args:
+        statistic: reduces the last axis of (R, N) resampled values.
+        replicates: how many resamples are drawn.
+        method: the name the interval gets; it changes nothing else.
+
+    Raises:
+        ValueError: when the values are no vector, or there are none.
     """
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or sample.size == 0:
@@ -75,7 +83,12 @@ def _replicates(sample: Floats, statistic: Statistic, replicates: int, rng: np.r
 def paired_difference(
     values: ArrayLike, reference: ArrayLike, confidence: float, replicates: int, rng: np.random.Generator
 ) -> Interval:
-    """Mean of `values - reference` over pairs (the same seeds in the same order), with a bootstrap interval."""
+    """Mean of `values - reference`, (N,) each, over pairs (the same seeds in the same order), with a two-sided
+    bootstrap interval.
+
+    Raises:
+        ValueError: when both are not of one shape, are no vectors, or hold nothing.
+    """
     first, second = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     if first.shape != second.shape:
         raise ValueError(f"pairs need equal shapes, found {first.shape} and {second.shape}")
@@ -87,7 +100,7 @@ def paired_difference(
 def paired_p_below(
     values: ArrayLike, reference: ArrayLike, limit: float, replicates: int, rng: np.random.Generator
 ) -> float:
-    """P-value of "the mean of `values - reference` is above `limit`".
+    """P-value, above 0, of "the mean of `values - reference` is above `limit`"; both are (N,), paired.
 
     Bootstrap means of the differences know nothing of a loss that is too rare to have been seen. So one is added that
     was not seen: as large as all that is earned on average, or as the largest that was seen. The p-value is the
@@ -98,6 +111,9 @@ def paired_p_below(
 
     Drawing goes on, `replicates` at a time, until ten are above or `_MOST_REPLICATES` were drawn (Besag and Clifford
     1991, "Sequential Monte Carlo p-values").
+
+    Raises:
+        ValueError: when there is no pair, or shapes do not fit.
     """
     first, second = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     differences = first - second
@@ -112,7 +128,11 @@ def paired_p_below(
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:
-    """Exact two-sided interval of a probability."""
+    """Exact two-sided interval of a probability, around `successes / trials`.
+
+    Raises:
+        ValueError: unless 0 <= `successes` <= `trials`, with at least one trial.
+    """
     _check_counts(successes, trials)
     one_sided = 1.0 - (1.0 - confidence) / 2.0
     return Interval(
@@ -125,7 +145,11 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:
 
 
 def clopper_pearson_upper(successes: int, trials: int, confidence: float) -> float:
-    """Exact one-sided upper bound of a probability."""
+    """Exact one-sided upper bound of a probability; 1 where every trial is a success.
+
+    Raises:
+        ValueError: unless 0 <= `successes` <= `trials`, with at least one trial.
+    """
     from scipy.special import betaincinv
 
     _check_counts(successes, trials)
@@ -133,7 +157,11 @@ def clopper_pearson_upper(successes: int, trials: int, confidence: float) -> flo
 
 
 def clopper_pearson_lower(successes: int, trials: int, confidence: float) -> float:
-    """Exact one-sided lower bound of a probability."""
+    """Exact one-sided lower bound of a probability; 0 where no trial is a success.
+
+    Raises:
+        ValueError: unless 0 <= `successes` <= `trials`, with at least one trial.
+    """
     return 1.0 - clopper_pearson_upper(trials - successes, trials, confidence)
 
 
@@ -141,6 +169,9 @@ def binomial_p_below(successes: int, trials: int, limit: float) -> float:
     """P-value of "the probability is above `limit`": small when few successes were seen.
 
     It is at most 1 - c exactly when the Clopper-Pearson upper bound at confidence c is at most `limit`.
+
+    Raises:
+        ValueError: unless 0 <= `successes` <= `trials`, with at least one trial.
     """
     from scipy.special import bdtr
 
@@ -149,15 +180,22 @@ def binomial_p_below(successes: int, trials: int, limit: float) -> float:
 
 
 def binomial_p_above(successes: int, trials: int, limit: float) -> float:
-    """P-value of "the probability is at most `limit`": small when many successes were seen."""
+    """P-value of "the probability is at most `limit`": small when many successes were seen.
+
+    Raises:
+        ValueError: unless 0 <= `successes` <= `trials`, with at least one trial.
+    """
     return binomial_p_below(trials - successes, trials, 1.0 - limit)
 
 
 def bounded_mean_p_below(values: ArrayLike, limit: float) -> float:
-    """P-value of "the mean is above `limit`", for independent values in [0, 1] of any distribution.
+    """P-value of "the mean is above `limit`", for independent values (N,) in [0, 1] of any distribution.
 
-    Hoeffding's bound exp(-n KL(mean || limit)): valid for every sample size, and as sharp as the binomial one when
-    all values are zero.
+    Hoeffding's bound exp(-n KL(mean || limit)): valid for every sample size, and as sharp as the binomial one when all
+    values are zero. 1 where the mean of the values is `limit` or more.
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
     """
     sample = _unit_interval(values)
     average = float(np.mean(sample))
@@ -165,12 +203,20 @@ def bounded_mean_p_below(values: ArrayLike, limit: float) -> float:
 
 
 def bounded_mean_p_above(values: ArrayLike, limit: float) -> float:
-    """P-value of "the mean is at most `limit`", for independent values in [0, 1]."""
+    """P-value of "the mean is at most `limit`", for independent values (N,) in [0, 1]: small when they are large.
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
+    """
     return bounded_mean_p_below(1.0 - _unit_interval(values), 1.0 - limit)
 
 
 def bounded_mean_upper(values: ArrayLike, confidence: float) -> float:
-    """One-sided upper bound of the mean of independent values in [0, 1] (Hoeffding, relative-entropy form)."""
+    """One-sided upper bound of the mean of independent values (N,) in [0, 1] (Hoeffding, relative-entropy form).
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
+    """
     sample = _unit_interval(values)
     average = float(np.mean(sample))
     budget = -math.log(1.0 - confidence) / sample.size
@@ -182,12 +228,19 @@ def bounded_mean_upper(values: ArrayLike, confidence: float) -> float:
 
 
 def bounded_mean_lower(values: ArrayLike, confidence: float) -> float:
-    """One-sided lower bound of the mean of independent values in [0, 1]."""
+    """One-sided lower bound of the mean of independent values (N,) in [0, 1]; as the upper one.
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
+    """
     return 1.0 - bounded_mean_upper(1.0 - _unit_interval(values), confidence)
 
 
 def bernoulli_divergence(first: float, second: float) -> float:
-    """Kullback-Leibler divergence in nats between Bernoulli distributions with these means."""
+    """Kullback-Leibler divergence in nats of the Bernoulli distribution with mean `first` from that with mean `second`.
+
+    Infinite where the second gives no probability to what the first does.
+    """
     return _part(first, second) + _part(1.0 - first, 1.0 - second)
 
 
@@ -198,12 +251,18 @@ def _part(first: float, second: float) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
-    """Which hypotheses Holm's step-down procedure rejects; the chance of any false rejection is at most `alpha`."""
+    """Which hypotheses Holm's step-down procedure rejects, in the order of their p-values in the list.
+
+    The chance of any false rejection is at most `alpha`.
+    """
     return [p <= alpha for p in holm_adjusted(p_values)]
 
 
 def holm_adjusted(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: a hypothesis is rejected at `alpha` exactly when its adjusted value is at most that."""
+    """Holm's adjusted p-values, at most 1 each, in the order in which the p-values are listed.
+
+    A hypothesis is rejected at `alpha` exactly when its adjusted value is at most that.
+    """
     adjusted = [0.0] * len(p_values)
     running = 0.0
     for p, level, index in _step_down(p_values):
@@ -215,7 +274,8 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
 def holm_confidence(p_values: Sequence[float], confidence: float) -> list[float]:
     """The one-sided confidence each hypothesis must reach at its own step, so that all hold together at `confidence`.
 
-    The smallest of m p-values meets 1 - (1 - confidence)/m, the largest `confidence` itself.
+    The smallest of m p-values meets 1 - (1 - confidence)/m, the largest `confidence` itself. They are in the order in
+    which the p-values are listed.
     """
     levels = [0.0] * len(p_values)
     for _, level, index in _step_down(p_values):
@@ -230,14 +290,18 @@ def _step_down(p_values: Sequence[float]) -> list[tuple[float, int, int]]:
 
 
 def trials_needed(successes: int, limit: float, confidence: float) -> int:
-    """The fewest trials with this many successes whose Clopper-Pearson upper bound is at most `limit`."""
+    """The fewest trials with this many successes whose Clopper-Pearson upper bound is at most `limit`, above 0."""
     start = max(successes + 1, math.ceil(1.0 / limit))
     return fewest(lambda count: clopper_pearson_upper(successes, count, confidence) <= limit, successes, start)
 
 
 def values_needed(values: ArrayLike, limit: float, confidence: float) -> int:
-    """How many values there must be, zeros added to these, for Hoeffding's upper bound of the mean to be at most
-    `limit`."""
+    """How many values there must be in all, zeros added to these, for Hoeffding's upper bound of the mean to be at most
+    `limit`; at least as many as there are.
+
+    Raises:
+        ValueError: without any value, or for one outside [0, 1].
+    """
     sample = _unit_interval(values)
     total = float(np.sum(sample))
 
@@ -249,7 +313,10 @@ def values_needed(values: ArrayLike, limit: float, confidence: float) -> int:
 
 
 def fewest(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The smallest count above `low` that is enough, where any larger one is too; the search begins at `high`."""
+    """The smallest count above `low` that is enough, where any larger one is too; the search begins at `high`.
+
+    It does not end where no count is enough.
+    """
     while not enough(high):
         low, high = high, high * 2
     while high - low > 1:

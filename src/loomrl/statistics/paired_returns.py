@@ -30,21 +30,26 @@ Floats = NDArray[np.float64]
 
 
 class ReturnComparison(Document):
-    """The paired comparison in numbers. Returns are undiscounted sums of rewards."""
+    """The paired comparison in numbers. Returns are undiscounted sums of rewards.
+
+    `difference` is the mean of challenger - champion over the pairs, `low` and `high` are one-sided bounds of it, each
+    at `confidence`, and `margin` is how much less the challenger may earn. `pairs_needed` is about how many pairs would
+    decide what is undecided; None where it is decided, or no number would.
+    """
 
     num_pairs: int
     challenger_mean: float
     champion_mean: float
     difference: float
-    low: float  # one-sided bounds, each at `confidence`
+    low: float  # one-sided bounds of it, each at `confidence`
     high: float
     margin: float
     confidence: float
-    verdict: Verdict
+    verdict: Verdict  # SUPPORTED: not worse than -margin; REFUTED: worse; UNDECIDED
     pairs_needed: int | None  # where undecided: about how many pairs would decide, at this difference and spread
 
     def sentence(self) -> str:
-        """The comparison as one sentence for a report."""
+        """The comparison as one sentence for a report, which begins with the verdict in words."""
         found = (
             f"mean return {self.challenger_mean:.6g} against the champion's {self.champion_mean:.6g} on the same "
             f"{self.num_pairs} seeds; difference {self.difference:+.6g}, lower {self.confidence:.0%} bound "
@@ -59,7 +64,11 @@ class ReturnComparison(Document):
 
 
 def compare_returns(challenger: Floats, champion: Floats, config: "PromotionConfig") -> ReturnComparison:
-    """Compare two versions' returns (n,), paired by seed; n is at least 2."""
+    """Compare two versions' returns (n,), paired by seed; n is at least 2.
+
+    The bounds are by betting where `config.return_range` is given, else those of a t-test. `config` is the section
+    `promotion`, of which confidence, margins and range are read. Nothing is checked.
+    """
     from scipy.special import stdtrit
 
     difference = challenger - champion  # (n,)
@@ -97,7 +106,8 @@ def _bounds_by_betting(
 
 
 def judge_margin(low: float, high: float, margin: float) -> Verdict:
-    """Whether a difference between these bounds is no worse than -margin."""
+    """Whether a difference between these bounds is no worse than -margin: SUPPORTED, REFUTED where it surely is worse,
+    or UNDECIDED."""
     if low >= -margin:
         return Verdict.SUPPORTED
     return Verdict.REFUTED if high < -margin else Verdict.UNDECIDED

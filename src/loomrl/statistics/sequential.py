@@ -29,9 +29,10 @@ _ENOUGH = 1e100  # evidence beyond any level; infinity could not be written
 class LimitTest(Document):
     """Evidence against "every value's mean, given the past, is at most `limit`", for values in [0, 1].
 
-    `wealth` are the fortunes of bets of several sizes, begun at each value with 1 / (n (n + 1)) of what there is to
-    stake. The e-value's expectation never passes 1 while the claim is true, so it ever reaches 1 / alpha with a
-    probability of at most alpha (Ville's inequality), however often it is looked at.
+    `count` values were seen, whose sum is `total`. `wealth` are the fortunes of bets of several sizes, begun at each
+    value with 1 / (n (n + 1)) of what there is to stake. The e-value's expectation never passes 1 while the claim is
+    true, so it ever reaches 1 / alpha with a probability of at most alpha (Ville's inequality), however often it is
+    looked at.
     """
 
     limit: float = Field(gt=0, lt=1)
@@ -40,7 +41,7 @@ class LimitTest(Document):
     wealth: list[float] = Field(default_factory=lambda: [0.0] * _NUM_BETS)
 
     def updated(self, values: ArrayLike) -> "LimitTest":
-        """The test after more values, (N,), in their order.
+        """A new test that has also seen these values, (N,), in their order; this one is left as it is.
 
         Raises:
             ConfigError: for a value outside [0, 1].
@@ -69,7 +70,8 @@ class LimitTest(Document):
 
 
 class Bets(NamedTuple):
-    """Shares of a fortune that are staked on every value, and how much of it each share begins with."""
+    """Shares of a fortune that are staked on every value, `stakes` (J,), each in (0, 1], and how much of it each share
+    begins with, `weights` (J,), which sum to 1."""
 
     stakes: Floats  # (J,), each in (0, 1]
     weights: Floats  # (J,), they sum to 1
@@ -84,22 +86,29 @@ _BELOW = Bets(np.array([1.0, *_PARTIAL]), np.array([0.5, *(0.5 * _PARTIAL / _PAR
 
 
 def p_below(values: ArrayLike, limit: float) -> float:
-    """P-value of "the mean is at least `limit`", for values in [0, 1] in their order, each with that mean given those
-    before it.
+    """P-value of "the mean is at least `limit`", for values (N,) in [0, 1] in their order, each with that mean given
+    those before it; 1 without any value.
 
     It may be computed after every value, and one may stop whenever one likes: that it ever falls to alpha or below has
     a probability of at most alpha while the mean is at least `limit`.
+
+    Raises:
+        ConfigError: for a value outside [0, 1].
     """
     return math.exp(-_log_peak(1.0 - _unit_interval(values), 1.0 - limit, _BELOW))
 
 
 def p_above(values: ArrayLike, limit: float) -> float:
-    """P-value of "the mean is at most `limit`"; else as `p_below`."""
+    """P-value of "the mean is at most `limit`", of values (N,); else as `p_below`, errors included."""
     return math.exp(-_log_peak(_unit_interval(values), limit, _ABOVE))
 
 
 def zeros_needed(values: ArrayLike, limit: float, confidence: float) -> int:
-    """How many more values, all 0, bring `p_below` of all down to 1 - `confidence`: at least 1."""
+    """How many more values, all 0, bring `p_below` of all down to 1 - `confidence`: at least 1.
+
+    Raises:
+        ConfigError: for a value outside [0, 1].
+    """
     clean = 1.0 - _unit_interval(values)
     won = np.log(_gains(1.0, 1.0 - limit, _BELOW.stakes))  # with each of them, (J,)
     fortunes = _log_fortunes(clean, 1.0 - limit, _BELOW)[-1] if clean.size else np.log(_BELOW.weights)
@@ -108,13 +117,25 @@ def zeros_needed(values: ArrayLike, limit: float, confidence: float) -> int:
 
 
 def upper_bound(values: ArrayLike, confidence: float) -> float:
-    """The least limit that `p_below` has excluded at this confidence, now or before: the mean is always below all
-    of these bounds, whenever they are computed, with a probability of at least `confidence`."""
+    """The least limit that `p_below` has excluded at this confidence, now or before; 1 without any value.
+
+    The mean of the values (N,) is always below all of these bounds, whenever they are computed, with a probability of
+    at least `confidence`.
+
+    Raises:
+        ConfigError: for a value outside [0, 1].
+    """
     return 1.0 - _greatest_excluded(1.0 - _unit_interval(values), confidence, _BELOW)
 
 
 def lower_bound(values: ArrayLike, confidence: float) -> float:
-    """The greatest limit that `p_above` has excluded at this confidence, now or before."""
+    """The greatest limit that `p_above` has excluded at this confidence, now or before; 0 without any value.
+
+    The mean of the values (N,) is always above all of these bounds with a probability of at least `confidence`.
+
+    Raises:
+        ConfigError: for a value outside [0, 1].
+    """
     return _greatest_excluded(_unit_interval(values), confidence, _ABOVE)
 
 

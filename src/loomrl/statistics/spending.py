@@ -11,12 +11,15 @@ from loomrl.types import Claim, SafetyCase, Verdict
 
 
 def level(alpha: float, number: int) -> float:
-    """The error that attempt `number`, 1 for the first, may make: the shares 1/2, 1/6, 1/12, ... of alpha."""
+    """The error that attempt `number`, from 1 on, may make: the shares 1/2, 1/6, 1/12, ... of alpha."""
     return alpha / (number * (number + 1))
 
 
 def short_of(case: SafetyCase, number: int) -> list[str]:
-    """Mandatory claims that the case calls supported and that fall short of an attempt's level, each in a sentence."""
+    """Mandatory claims that the case calls supported and that fall short of an attempt's level, each in a sentence.
+
+    The list is empty where all reach it. A claim without a p-value never falls short.
+    """
     held = [claim for claim in case.claims if claim.mandatory and claim.verdict is Verdict.SUPPORTED]
     return [_explained(claim, number) for claim in held if _is_short(claim, number)]
 

@@ -27,7 +27,8 @@ _FACTOR = 2.0  # of the time that those few took
 
 @dataclass
 class Agent:
-    """One agent in one experiment: its version, its episodes and their ages."""
+    """One agent in one experiment: what it was dealt at its first decision there, the episodes that began there, in
+    their order, and at which age each began, in seconds since that decision."""
 
     assignment: Assignment  # of its first decision there
     episodes: list[WindowEpisode] = field(default_factory=list)  # that began there, in their order
@@ -36,7 +37,10 @@ class Agent:
 
 @dataclass(frozen=True)
 class Stage:
-    """How many episodes of each agent count, and how long after its first decision they may begin at the latest."""
+    """How many episodes of each agent count, and how long after its first decision they may begin at the latest.
+
+    `number` counts stages from 0 on; in the first one the window is infinite.
+    """
 
     number: int  # from 0 on
     num_episodes: int
@@ -50,7 +54,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class AgentComparison:
-    """All agents dealt to one of two versions, in the order of their first decisions."""
+    """All agents dealt to one of two versions, in the order of their first decisions.
+
+    `clocks` holds for each experiment the POSIX time at which its newest episode began.
+    """
 
     champion: str
     challenger: str
@@ -77,14 +84,18 @@ class AgentComparison:
             found.append(Stage(number, num_episodes, _FACTOR * max(age for _, age in sorted(there)[:_FEW])))
 
     def units(self, stage: Stage, interval: Callable[[WindowEpisode], Interval], span: Interval) -> Units:
-        """The agents' values in a stage. `interval` is what is known of an episode; all lies within `span`."""
+        """The agents' values in a stage, in the order of the agents.
+
+        `interval` says between what an episode's value is known to lie, and `span`, (least, greatest), holds all of
+        them. An agent whose episodes are still waited for has the whole span.
+        """
         values = np.array([self._value(agent, stage, interval, span) for agent in self.agents]).reshape(-1, 2)
         dealt = [agent.assignment.version == self.challenger for agent in self.agents]
         chances = [self.chance(agent.assignment) for agent in self.agents]
         return Units(np.array(dealt, dtype=bool), np.array(chances, dtype=np.float64), values[:, 0], values[:, 1])
 
     def chance(self, assignment: Assignment) -> float:
-        """That an agent that was dealt to one of the two was dealt to the challenger.
+        """The probability that an agent that was dealt to one of the two was dealt to the challenger.
 
         Old records tell the share of one version only; the other's is then the rest.
         """
@@ -113,7 +124,8 @@ def trial_of(episodes: Iterable[WindowEpisode], champion: str, challenger: str, 
     """The agents of all experiments that dealt both versions, with the episodes that began in them.
 
     `explored` takes the episodes whose agent asked to explore from the first decision on, else the others are taken:
-    what an agent asks for does not depend on its version, what came later in an episode may.
+    what an agent asks for does not depend on its version, what came later in an episode may. Without such an experiment
+    there are no agents.
     """
     agents: dict[tuple[str, str], Agent] = {}
     clocks: dict[str, float] = {}
@@ -162,5 +174,5 @@ def _experiments_of_several(agents: Iterable[Agent], champion: str, challenger: 
 
 
 def seconds(time: str) -> float:
-    """POSIX time of an ISO 8601 time."""
+    """POSIX time, in seconds, of an ISO 8601 time; ValueError for what is none."""
     return datetime.fromisoformat(time).timestamp()

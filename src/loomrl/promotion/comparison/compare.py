@@ -41,7 +41,7 @@ class VersionComparison(Document):
 
     @property
     def sentence(self) -> str:
-        """One sentence for people: what the comparison found."""
+        """One sentence for people: for each quantity, whether the challenger is better, worse or undecided."""
         found = [f"{one.quantity} {one.finding}" for one in self.live.differences]
         return f"{self.policy} version {self.challenger_version} beside {self.champion_version}: {', '.join(found)}"
 
@@ -51,9 +51,13 @@ def compare_versions(
 ) -> VersionComparison:
     """Read the policy's audit logs and compare, as `promotion.comparison` and `promotion.off_policy` say.
 
+    `on` is the only quantity to compare live: `reward`, `cost` or `limits.NAME`; None takes all.
+
     Raises:
-        ConfigError: for one version named twice, a quantity there is not, or a log that contradicts a declared range.
+        ConfigError: for one version named twice, a quantity there is not, a log that contradicts a declared range, or a
+            sealed observation whose key is not here.
         ArtifactError: when a log or a version's files are not what they were.
+        ServiceError: when LoomDB or the registry cannot be reached.
     """
     if champion.version == challenger.version:
         raise ConfigError(f"both are version {champion.version} of {config.name}; name two that differ")
@@ -76,9 +80,14 @@ def live_comparison(
     champion_folder: Path,
     on: str | None = None,
 ) -> LiveComparison:
-    """Champion and challenger side by side. Nothing is claimed where a host's log is missing.
+    """Champion and challenger, `versions`, side by side. Nothing is claimed where a host's log is missing: the
+    comparison then says in `refused` which.
+
+    `on` is the only quantity to compare, None takes all. `champion_folder` holds the champion's files.
 
     Raises:
+        ConfigError: for a quantity there is not; names those there are.
+        ArtifactError: when a file of the champion is missing or torn.
         ServiceError: when LoomDB, which knows the logs there are, cannot be reached.
     """
     settings = config.promotion.comparison or ComparisonConfig()
@@ -103,7 +112,15 @@ def _missing(policy: str, episodes: Sequence[WindowEpisode]) -> list[str]:
 def off_policy_estimate(
     config: PolicyConfig, episodes: Sequence[WindowEpisode], versions: tuple[str, str], folders: tuple[Path, Path]
 ) -> OffPolicyReport:
-    """The estimate of the challenger's return from the champion's logged episodes."""
+    """The estimate of the challenger's return from the champion's logged episodes; where the log allows none, the
+    report says why in `refused`.
+
+    `versions` and `folders` are those of champion and challenger, in this order.
+
+    Raises:
+        ConfigError: when the log contradicts `reward_range`, `max_steps` or `min_propensity`.
+        ArtifactError: when a folder's files are not those that its manifest names.
+    """
     champion, challenger = (
         ServedPolicy.load(folder, version) for folder, version in zip(folders, versions, strict=True)
     )
@@ -111,7 +128,14 @@ def off_policy_estimate(
 
 
 def evaluated_range(folder: Path) -> tuple[float, float]:
-    """The returns of the episodes a version was evaluated in, and 0: known before anything was decided live."""
+    """The least and the greatest of 0 and the returns of the episodes a version was evaluated in; (0, 1) where all are
+    0.
+
+    They are known before anything was decided live.
+
+    Raises:
+        ArtifactError: when the episodes are missing, or a return is not finite.
+    """
     returns = read_returns(folder).values()
     low, high = min(0.0, *returns), max(0.0, *returns)
     return (low, high) if low < high else (0.0, 1.0)

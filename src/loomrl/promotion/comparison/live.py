@@ -32,7 +32,13 @@ _GIVEN_UP = 2.0  # times the longest episode
 
 
 class Difference(Document):
-    """The challenger's mean minus the champion's, of one quantity of an agent."""
+    """The challenger's mean minus the champion's, of one quantity: "reward", "cost" or "limits.NAME" of an agent.
+
+    `low` and `high` bound it at every look, over the first `num_agents` agents with `num_episodes` episodes each;
+    values are taken to lie from `least` to `greatest`, and `num_clipped` lay outside. Means are of values that are
+    known, None where none is; `num_unfinished` agents have no settled value. `differs` says where challengers' agents
+    are, beyond chance; None: not shown. Where `unit` is "episode", the document is from before agents were counted.
+    """
 
     quantity: str  # "reward", "cost" or "limits.NAME"
     better: Literal["higher", "lower"]
@@ -64,7 +70,11 @@ class Difference(Document):
 
 
 class LiveComparison(Document):
-    """What production showed of two versions."""
+    """What production showed of two versions, all differences together at `confidence`.
+
+    `not_compared` says why a quantity is not in `differences`; `experiments` are those that dealt both versions, `logs`
+    those that were read. `refused` says why nothing is claimed, None where something is.
+    """
 
     champion_version: str
     challenger_version: str
@@ -77,7 +87,8 @@ class LiveComparison(Document):
     refused: str | None = None  # why nothing is claimed
 
     def without_claims(self, why: str) -> "LiveComparison":
-        """The same, where something is missing that could change every finding."""
+        """The same with the widest bounds and no finding, and `why` as `refused`: where something is missing that could
+        change every finding."""
         nothing = [
             one.model_copy(update={"low": one.least - one.greatest, "high": one.greatest - one.least, "differs": None})
             for one in self.differences
@@ -85,16 +96,17 @@ class LiveComparison(Document):
         return self.model_copy(update={"differences": nothing, "refused": why})
 
     def of(self, quantity: str) -> Difference | None:
-        """The difference in one quantity, if it was compared."""
+        """The difference in one quantity, or None if it was not compared."""
         return next((one for one in self.differences if one.quantity == quantity), None)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What the values of unfinished episodes depend on."""
+    """What the values of unfinished episodes depend on: the time `now`, POSIX seconds, and the most steps an episode
+    can have, None without a limit."""
 
     now: float  # POSIX time
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = None  # None: episodes have no longest one
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,9 @@ def compare_live(
     known: Known | None = None,
 ) -> LiveComparison:
     """Compare champion and challenger, as named by `versions`, by all quantities or the one named by `on`.
+
+    `return_range` is the least and the greatest return; values beyond count as its ends. Where no number of episodes of
+    these agents could decide, `refused` says why. Without `known` no episode counts as given up.
 
     Raises:
         ConfigError: for a quantity there is not; names those there are.

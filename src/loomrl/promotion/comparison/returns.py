@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare(challenger: Path, champion: Path, config: "PromotionConfig") -> ReturnComparison | str:
-    """Compare two versions' folders on the champion's seeds; why they cannot be compared, where they cannot.
+    """Compare two versions' folders on the champion's seeds; where they cannot be compared, a sentence that says why.
 
     Every seed of the champion must be there: a challenger that was evaluated on fewer, or on others, might have been
     spared the hard ones.
@@ -45,7 +45,11 @@ def compare(challenger: Path, champion: Path, config: "PromotionConfig") -> Retu
 
 
 def read_returns(folder: Path) -> dict[int, float]:
-    """Seed -> return of the episodes a version keeps."""
+    """Seed -> return of the episodes a version keeps.
+
+    Raises:
+        ArtifactError: when the file is missing or torn, holds a seed twice, or a return that is not finite.
+    """
     from loomrl.evaluation.tables import read_table
 
     path = folder / EPISODES

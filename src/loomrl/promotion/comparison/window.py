@@ -35,7 +35,10 @@ _OF_DECISIONS = (
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a split dealt an agent, by its first decision in an experiment that an episode shows."""
+    """What a split dealt an agent, by its first decision in an experiment that an episode shows.
+
+    `shares` are the chances of being dealt to each version, `time` is ISO 8601.
+    """
 
     experiment: str
     version: str
@@ -44,7 +47,8 @@ class Assignment:
 
     @classmethod
     def of(cls, record: Json) -> "Assignment | None":
-        """From a decision's record; None where no split was in force, or it was decided in place of what was dealt.
+        """What a decision's record says of a split; None where none was in force, or it was decided in place of what
+        was dealt.
 
         Records from before they named all shares tell only that of the version that decided.
         """
@@ -61,7 +65,14 @@ class Assignment:
 
 @dataclass
 class WindowEpisode:
-    """What the log tells of one episode since the last look."""
+    """What the log tells of one episode since the last look. `cut`: it began before that.
+
+    `observations` to `propensities` and `decided_at` have one entry for each decision, in their order. `deciders` are
+    versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
+    whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
+    times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment, the
+    first in each. Times are ISO 8601. `is_told`: feedback came on a decision before the window.
+    """
 
     cut: bool  # it began before
     agent_id: str = ""
@@ -164,7 +175,8 @@ class WindowEpisode:
         return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
 
     def known_until(self, time: str) -> "WindowEpisode":
-        """What the log told of it at this time, ISO 8601; what has no time was known."""
+        """The episode as far as the log told of it at this time, ISO 8601; what has no time was known. The first
+        decision is always kept."""
         is_late = [moment > time for moment in self.decided_at]
         part = self._first(max(is_late.index(True), 1)) if True in is_late else self
         late = {decision for decision, moment in self.told_at.items() if moment > time}
@@ -202,14 +214,21 @@ class WindowEpisode:
         return int(np.count_nonzero(~np.isfinite(np.hstack(rows)).all(axis=1)))
 
     def as_episode(self) -> Episode:
-        """For `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on."""
+        """The episode for `loomrl.safety.constraints`: every decision is a step, with the observation it was taken on.
+
+        Rewards are 0 and the seed is -1: only observations and actions are those of the log.
+        """
         obs, action = np.array(self.observations, dtype=np.float64), np.array(self.actions, dtype=np.float64)
         return Episode(-1, obs, action, np.zeros(len(obs)), obs, self.ended, False)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Episodes, and where the window ends: what the next one goes on from."""
+    """Episodes, and where the window ends: what the next one goes on from.
+
+    `until` is the sequence of the last record of each server, `open_episodes` are agent and episode id of those that
+    have not ended. `without_answer` are episodes with requests only, none of which was answered.
+    """
 
     episodes: list[WindowEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window
@@ -221,11 +240,13 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
     The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
-    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one.
+    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one. `open_before` is the
+    `open_episodes` of the window before.
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
-        ConfigError: when what a decision observed is sealed, and its key is not here.
+        ConfigError: when what a decision observed is sealed, and its key is not here; when two logs have one name, or a
+            folder of logs is not there.
     """
     began_before, current = {tuple(key) for key in open_before}, dict[Key, WindowEpisode]()
     episodes, until = list[WindowEpisode](), dict(since)

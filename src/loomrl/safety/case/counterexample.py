@@ -17,7 +17,11 @@ from loomrl.types import ActFunction, Claim, Episode, Json
 
 @dataclass(frozen=True)
 class Failure:
-    """A refuted claim with its evidence and what it is about, for its check's `replay`."""
+    """A refuted claim with its evidence and what it is about, for its check's `replay`.
+
+    `document` is the claim's first evidence, as JSON; `seed` is that of the episode, None where the counterexample is
+    none.
+    """
 
     claim: Claim
     document: Json  # the claim's first evidence
@@ -28,18 +32,27 @@ class Failure:
     action_space: Any
 
     def play(self, act: ActFunction) -> Episode:
-        """The counterexample's episode, played again."""
+        """The counterexample's episode, played again by an act function. There must be a seed.
+
+        Raises:
+            EnvironmentFault: when the environment breaks its API.
+            LoomRLError: when an action is not finite, or the snapshot was changed.
+        """
         assert self.seed is not None, "a counterexample that is an episode has a seed"
         return play(act, self.snapshot_folder, [self.seed], 1, "replay")[0]
 
     def observation(self) -> NDArray[Any]:
-        """The counterexample's observation, (1, *obs)."""
+        """The counterexample's observation, (1, *obs): that of the first of the document's `examples`, which must be
+        there."""
         return np.asarray([self.document["examples"][0]["observation"]], dtype=self.observation_space.dtype)
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a check's `replay` found. The gate compares `episode`, if there is one, with the recorded steps."""
+    """What a check's `replay` found: whether the failure is there again, and in a sentence what happens now.
+
+    The gate compares `episode`, if there is one, with the recorded steps.
+    """
 
     reproduced: bool
     finding: str
@@ -47,7 +60,12 @@ class Replayed:
 
 
 def replay_limit(failure: Failure, act: ActFunction | None = None) -> Replayed:
-    """Play the episode that violated the limit in the claim's evidence, as the policy acts or as `act` does."""
+    """Play the episode that violated the limit in the claim's evidence, as the policy acts or as `act` does.
+
+    Raises:
+        ConfigError: when the episode has no quantity as the limit is on.
+        EnvironmentFault: when the environment breaks its API.
+    """
     constraint = ConstraintConfig.model_validate(failure.document["constraint"])
     episode = failure.play(act_with(failure.policy) if act is None else act)
     if violates(constraint, episode):
@@ -64,7 +82,7 @@ def worst_failure(constraint: ConstraintConfig, episodes: Sequence[Episode]) -> 
 
 
 def describe(constraint: ConstraintConfig, episode: Episode) -> str:
-    """One sentence: which limit breaks at which step, and by which value."""
+    """One sentence on an episode that breaks a limit: which limit breaks at which step first, and by which value."""
     step = int(np.flatnonzero(violations(constraint, episode))[0])
     value = float(quantity(constraint, episode)[step])
     return (

@@ -11,10 +11,11 @@ MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
 
 def decide(claims: Sequence[Claim]) -> GateDecision:
-    """Pass when every mandatory claim is proved, supported or waived, and something is claimed about behaviour.
+    """Whether a case's claims pass the gate: every mandatory claim is proved, supported or waived, and something is
+    claimed about behaviour.
 
     A label changes nothing for a claim that is not met: it blocks all the same. One that cannot be false says nothing
-    about behaviour.
+    about behaviour. The decision names the claims that block, and says why.
     """
     mandatory = [claim for claim in claims if claim.mandatory]
     blocking = [claim for claim in mandatory if claim.verdict not in MET]

@@ -34,7 +34,14 @@ def find_claim(case: SafetyCase, name: str) -> Claim:
 
 
 def check_case(place: Path, with_evidence: bool = True) -> list[str]:
-    """What is wrong with a case: not canonical, evidence missing or changed, a decision its claims do not give."""
+    """What is wrong with a case: not canonical, evidence missing or changed, a decision its claims do not give. Empty
+    where nothing is.
+
+    `place` is the case's file or folder. Evidence is left out without `with_evidence`.
+
+    Raises:
+        ArtifactError: when the case is missing or not a safety case.
+    """
     path = case_file(place)
     case = SafetyCase.read(path)
     problems = []

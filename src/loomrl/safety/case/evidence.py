@@ -12,7 +12,10 @@ FOLDER = "evidence"
 
 
 class EvidenceWriter:
-    """Writes evidence below a case folder; without a folder it only computes the digests of JSON."""
+    """Writes evidence below a case folder; without a folder it only computes the digests of JSON.
+
+    To make one removes the evidence that a former case left in the folder.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -20,24 +23,26 @@ class EvidenceWriter:
             shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
     def json(self, name: str, value: Json) -> Evidence:
-        """Write a value to `evidence/NAME.json`; returns the file's path and digest."""
+        """Write a value to `evidence/NAME.json`, as `document` does; returns the file's place and digest."""
         return self.document(f"{FOLDER}/{name}.json", value)
 
     def document(self, uri: str, value: Json) -> Evidence:
-        """Write canonical JSON at a place relative to the case."""
+        """Write canonical JSON at a place relative to the case; returns that place and the file's digest."""
         data = canonical_json(value)
         if self._folder is not None:
             write_atomic(self._folder / uri, data)
         return Evidence(uri=uri, sha256=sha256(data))
 
     def episode(self, name: str, episode: Episode) -> Evidence | None:
-        """Write the steps of one episode to `evidence/NAME.parquet`."""
+        """Write the steps of one episode to `evidence/NAME.parquet`; returns its place and digest, None without a
+        folder."""
         if self._folder is None:
             return None
         return self._table(name, steps_table([episode]))
 
     def episodes(self, name: str, episodes: Sequence[Episode]) -> Evidence | None:
-        """Write seed, return, length and ending of many episodes to `evidence/NAME.parquet`."""
+        """Write seed, return, length and ending of many episodes to `evidence/NAME.parquet`; returns its place and
+        digest, None without a folder."""
         if self._folder is None:
             return None
         return self._table(name, episodes_table(episodes, [episode.success for episode in episodes]))

@@ -9,7 +9,8 @@ HOLDS = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
 def lapsed(case: SafetyCase, today: date) -> list[Claim]:
-    """Mandatory claims that rest on a waiver whose last day is before `today`, or on none."""
+    """Mandatory claims that rest on a waiver whose last day is before `today`, or on none; empty where there are
+    none."""
     waived = [claim for claim in case.claims if claim.mandatory and claim.verdict is Verdict.WAIVED]
     return [claim for claim in waived if claim.waiver is None or date.fromisoformat(claim.waiver.expires) < today]
 
@@ -22,9 +23,10 @@ def explain_lapsed(claim: Claim) -> str:
 
 
 def failed_on_graph(case: SafetyCase, rechecked: Mapping[str, Verdict]) -> list[str]:
-    """Local claims that held for the network, or that it never made, and do not hold for the exported graph.
+    """The ids of local claims that held for the network, or that it never made, and do not hold for the exported graph.
 
-    One that the network did not meet was waived, or is not mandatory.
+    `rechecked` are the verdicts on the graph by claim id. A claim that the network did not meet was waived, or is not
+    mandatory: it is left out.
     """
     unmet = {claim.id for claim in case.claims if claim.verdict not in HOLDS}
     return [name for name, verdict in rechecked.items() if verdict not in HOLDS and name not in unmet]

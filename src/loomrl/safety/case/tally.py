@@ -14,11 +14,14 @@ from loomrl.types import Claim, LabelKind
 
 @dataclass(frozen=True)
 class ClaimTally:
-    """How many of the claims that count hold, and how many do not count, for what reason."""
+    """How many of the claims that count hold, and how many do not count, for what reason.
+
+    `counted` are those without a label, and `holding` those of them that are proved or supported.
+    """
 
     holding: int
     counted: int
-    not_counted: dict[LabelKind, int]
+    not_counted: dict[LabelKind, int]  # claims with a label of each kind, 0 included
 
     def __str__(self) -> str:
         """Such as "4 of 4 claims hold (3 repeat another, 1 cannot be false, 4 compare records)"."""

@@ -23,10 +23,12 @@ Possible = Callable[[Array, Array], tuple[Ints, Array, Array]]
 
 
 def possible_actions(network: Network, space: Any) -> Possible:
-    """A function of boxes (N, d) that gives, M times, the number of a box and a range of actions there, (M, A) each.
+    """A function that says which actions the policy may take in boxes of observations; none that it takes is left out.
 
-    `network` gives logits for a Discrete space, whose actions are listed one by one (A is 1), and the action itself for
-    a Box. Observations are float32, so boxes are taken up to the next one on either side.
+    It takes the lows and highs of N boxes, (N, d) each, and returns for each of M possibilities the number of its box,
+    (M,), and the lows and highs of a range of actions, (M, A) each. `network` gives logits for a Discrete space, whose
+    actions are listed one by one (A is 1, both ends are the action), and the action itself for a Box: then there is one
+    range for each box. Observations are float32, so boxes are taken up to the next one on either side.
     """
     packed = pack(network)
     size = network.num_outputs

@@ -32,8 +32,8 @@ def read_network(path: Path, output: str | None = None) -> Network:
     """The network of an ONNX file from its first input to `output`, by default its first one, with a batch of one.
 
     Raises:
-        ArtifactError: naming the file and the node, when it is malformed or holds an operator that is neither affine
-            nor a known activation.
+        ArtifactError: naming the file and the node, when it cannot be read, is malformed, lacks that output, or holds
+            an operator that is neither affine nor a known activation.
     """
     try:
         content = path.read_bytes()
@@ -43,7 +43,12 @@ def read_network(path: Path, output: str | None = None) -> Network:
 
 
 def parse_network(content: bytes, output: str | None = None, source: str = "graph") -> Network:
-    """The network in the bytes of an ONNX file: `read_network` for content that is in memory."""
+    """The network in the bytes of an ONNX file: `read_network` for content that is in memory; `source` names it in
+    messages.
+
+    Raises:
+        ArtifactError: as `read_network` does.
+    """
     model = _checked(content, source)
     with np.errstate(all="ignore"):  # infinite weights are noticed where reader and runtime are compared
         try:

@@ -24,7 +24,13 @@ _STEPS, _RATE, _DECAY = 5, 0.4, 0.75  # of the slopes' ascent
 
 
 class Packed(NamedTuple):
-    """A network as arrays; N neurons, C = num_inputs + N columns, K layers."""
+    """A network as arrays; N neurons, C = num_inputs + N columns, K layers, M outputs.
+
+    `weights` (N, C) and `bias` (N,) are the affine function before each activation; `kind` (N,) is which activation it
+    is, `least` and `most` (N,) are the ends of a clip, `leak` (N,) is the slope of a leaky ReLU. `layers` (K, 4) hold
+    the first neuron, one past the last, the first column that is used, and one past the last. `output` is (M, C),
+    `output_bias` (M,).
+    """
 
     weights: NDArray[np.float64]  # (N, C): the affine function before each activation
     bias: Vector  # (N,)
@@ -46,7 +52,11 @@ compiled = njit(nogil=True)
 
 @compiled
 def activate(kind, value, least, most, leak):  # type: ignore[no-untyped-def]
-    """An activation of a number."""
+    """An activation of a number, as a number.
+
+    `kind` is RELU, LEAKY_RELU, CLIP, TANH or SIGMOID; `least` and `most` are the ends of a clip, `leak` is the slope of
+    a leaky ReLU.
+    """
     if kind == RELU:
         return max(value, 0.0)
     if kind == LEAKY_RELU:
@@ -60,7 +70,8 @@ def activate(kind, value, least, most, leak):  # type: ignore[no-untyped-def]
 
 @compiled
 def relax(kind, low, high, least, most, leak):  # type: ignore[no-untyped-def]
-    """Slope and offset of a line below the activation on [low, high], and of one above."""
+    """Slope and offset of a line below the activation on [low, high], then of one above: four numbers. The other
+    arguments are those of `activate`."""
     if kind == RELU:
         return _relax_relu(low, high)
     if kind == LEAKY_RELU:
@@ -175,11 +186,14 @@ def _least(columns, offset, low, high):  # type: ignore[no-untyped-def]
 
 @compiled
 def bound_box(net, low, high, rows, limits, floor, ceiling, least, slopes, score, scratch, reach):  # type: ignore[no-untyped-def]
-    """Bounds from below of `rows @ outputs - limits` on a box: `least` (R,), and the linear function's `slopes` (R, d).
+    """Bounds from below of `rows @ outputs - limits` on a box, into `least` (R,) and `slopes` (R, d); returns nothing.
+
+    `net` is a `Packed`; `low` and `high` (d,) are the box, `rows` (R, M) and `limits` (R,) what is asked. `slopes` are
+    those of the linear function of the inputs whose least value on the box each bound is.
 
     `floor` and `ceiling`, (N,), hold the intervals of a larger box and get those of this one; an activation that is
     linear on the larger one keeps it. `score` (d,) gets each input's share in what the bounds give away, for the row
-    that is nearest to being excluded. `scratch` is (5, C), `reach` (N, d).
+    that is nearest to being excluded. `scratch` is (5, C), `reach` (N, d): room to work in.
     """
     d = net.num_inputs
     below, under, above, over, columns = scratch
@@ -312,7 +326,10 @@ def _share(net, columns, below, under, above, over, floor, ceiling, reach, score
 
 @compiled
 def bound_boxes(net, low, high, rows, limits, case, floor, ceiling, least, slopes, score):  # type: ignore[no-untyped-def]
-    """`bound_box` of each of B boxes; `rows` (cases, R, M) and `limits` (cases, R) are those of its case."""
+    """`bound_box` of each of B boxes, whose arrays have B rows each; what it finds is written into the arrays.
+
+    `case` (B,) is the number of each box's case: `rows` (cases, R, M) and `limits` (cases, R) are those of its case.
+    """
     scratch = np.empty((5, net.num_inputs + net.bias.size))
     reach = np.zeros((net.bias.size, net.num_inputs))
     for box in range(low.shape[0]):
@@ -341,7 +358,12 @@ def _differentiate(kind, value, least, most, leak):  # type: ignore[no-untyped-d
 
 @compiled
 def excess(net, inputs, rows, limits, case, worst, gradient):  # type: ignore[no-untyped-def]
-    """By how much each input (B, d) misses the limit it misses most, (B,), and the gradient of that, (B, d)."""
+    """By how much each input (B, d) misses the limit it misses most, into `worst` (B,), and the gradient of that, into
+    `gradient` (B, d).
+
+    `worst` is at most 0 where all limits are met. `case` (B,) is the number of each input's case, whose `rows`
+    (cases, R, M) and `limits` (cases, R) count.
+    """
     d = net.num_inputs
     num_columns = d + net.bias.size
     value, before, columns = np.empty(num_columns), np.empty(net.bias.size), np.empty(num_columns)
@@ -404,11 +426,12 @@ def _slopes(kind, low, high, least, most, leak):  # type: ignore[no-untyped-def]
 
 @compiled
 def bound_slope(net, floor, ceiling, row, component):  # type: ignore[no-untyped-def]
-    """Bounds of the derivative of row @ outputs by one input, where arguments of activations lie in [floor, ceiling].
+    """The least and the greatest derivative of row @ outputs by one input, where arguments of activations lie in
+    [floor, ceiling], (N,) each; `component` is the input's index.
 
-    With slopes s = a + e, |e| <= r: the derivative is that with slopes a, plus the sum over neurons of
-    g e (m + d), with g the gradient behind the neuron and m the derivative before it, both with slopes a, and d what
-    the slopes before it change m by. Only d is bounded coarsely, by intervals: it is of second order.
+    With slopes s = a + e, |e| <= r: the derivative is that with slopes a, plus the sum over neurons of g e (m + d),
+    with g the gradient behind the neuron and m the derivative before it, both with slopes a, and d what the slopes
+    before it change m by. Only d is bounded coarsely, by intervals: it is of second order.
     """
     d = net.num_inputs
     num_columns = d + net.bias.size
@@ -450,6 +473,6 @@ def bound_slope(net, floor, ceiling, row, component):  # type: ignore[no-untyped
 
 @compiled
 def bound_slopes(net, floor, ceiling, row, component, lowest, highest):  # type: ignore[no-untyped-def]
-    """`bound_slope` of each of B boxes, (B,)."""
+    """`bound_slope` of each of B boxes, into `lowest` and `highest` (B,); `floor` and `ceiling` are (B, N)."""
     for box in range(len(lowest)):
         lowest[box], highest[box] = bound_slope(net, floor[box], ceiling[box], row, component)

@@ -20,7 +20,11 @@ _VERDICTS = {"sat": "sat", "unsat": "unsat", "TIMEOUT": "timeout"}
 
 
 def ask(network: Network, cases: tuple[Case, ...], seconds: float) -> dict[str, Any]:
-    """Each case in turn, until one is satisfiable or the time is up."""
+    """Ask Marabou about each case in turn, until one is satisfiable or the time is up.
+
+    Returns `verdict`, "sat", "unsat", "timeout" or "unknown"; for "sat" also `case`, its number, and `inputs`, a list
+    of numbers. Activations must be ReLUs or leaky ReLUs. ImportError where Marabou is not installed.
+    """
     core, _ = _marabou()
     deadline = time.monotonic() + seconds
     verdicts = []
@@ -89,7 +93,10 @@ def _defined(query: Any, affine: Affine, blocks: list[list[int]]) -> list[int]:
 
 
 def main() -> None:
-    """Ask Marabou about the property that the command line names, and print its verdict as one line of JSON."""
+    """Ask Marabou about the property that the command line names, and print its verdict as one line of JSON.
+
+    An error ends the process with its traceback.
+    """
     graph, prop, seconds, output = (*sys.argv[1:], "")[:4]
     network, question = read_network(Path(graph), output or None), read_property(Path(prop))
     print(json.dumps(ask(network, question.cases, float(seconds))), flush=True)

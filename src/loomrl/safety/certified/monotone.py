@@ -19,7 +19,8 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class MonotoneResponse:
-    """`row` @ outputs rises with input `component` in [low, high]; where `at_zero`, only at its zeros."""
+    """The question whether `row` @ outputs rises with input `component` everywhere in [low, high]; where `at_zero`,
+    only at its zeros."""
 
     low: Array  # (num_inputs,)
     high: Array
@@ -30,7 +31,10 @@ class MonotoneResponse:
 
 @dataclass(frozen=True)
 class MonotoneOutcome:
-    """`inputs` (B, num_inputs) are where the search had to stop, or could not go on: places to look for exceptions."""
+    """What came of the question, after `num_boxes` boxes were bounded.
+
+    `inputs` (B, num_inputs) are where the search had to stop, or could not go on: places to look for exceptions.
+    """
 
     verdict: SolverVerdict  # UNSAT: it rises everywhere; UNKNOWN, TIMEOUT: open
     num_boxes: int
@@ -38,7 +42,11 @@ class MonotoneOutcome:
 
 
 def rises(network: Packed, response: MonotoneResponse, max_boxes: int) -> MonotoneOutcome:
-    """Decide a response; boxes that are open are halved until so many were bounded."""
+    """Decide whether an output rises; boxes that are open are halved until so many were bounded.
+
+    The verdict is UNSAT where it rises everywhere, TIMEOUT where `max_boxes` were bounded before, and UNKNOWN where
+    boxes are too narrow to be halved. It is never SAT: an exception is for others to look for.
+    """
     stack = [Boxes.whole(response.low[None], response.high[None], network.bias.size)]
     num_boxes = 0
     stuck: list[Array] = []

@@ -16,7 +16,11 @@ INPUT = 0  # the block of the network's input; block k + 1 is what layer k gives
 
 @dataclass(frozen=True)
 class Affine:
-    """`sum over blocks of weights[block] @ block + bias`; weights are (size, size of the block)."""
+    """`sum over blocks of weights[block] @ block + bias`, of `size` numbers.
+
+    Block 0 is the network's input, block k + 1 what layer k gives. Weights are (size, size of the block), the bias is
+    (size,).
+    """
 
     weights: dict[int, NDArray[np.float64]]
     bias: NDArray[np.float64]  # (size,)
@@ -31,7 +35,10 @@ class Affine:
 
 @dataclass(frozen=True)
 class Layer:
-    """One elementwise activation of an affine function. `low`, `high` are those of `clip`, `slope` of `leaky_relu`."""
+    """One elementwise activation of an affine function, `before`.
+
+    `low` and `high`, (size,), are those of `clip`, None for others; `slope` is that of `leaky_relu`.
+    """
 
     kind: Kind
     before: Affine
@@ -61,7 +68,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Network:
-    """A feed-forward network from `num_inputs` numbers to `num_outputs`."""
+    """A feed-forward network from `num_inputs` numbers to `num_outputs`; a call with inputs (..., num_inputs) gives
+    outputs (..., num_outputs), in float64."""
 
     num_inputs: int
     layers: tuple[Layer, ...]

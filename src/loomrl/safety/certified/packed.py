@@ -18,7 +18,7 @@ _KINDS = {
 
 
 def pack(network: Network) -> Packed:
-    """A network as the flat arrays that compiled kernels read."""
+    """A network as the flat arrays that compiled kernels read; they hold the same numbers, in float64."""
     sizes = [network.num_inputs, *(layer.size for layer in network.layers)]
     starts = np.cumsum([0, *sizes])  # of each block's columns
     num_neurons, num_columns = sum(sizes[1:]), int(starts[-1])

@@ -25,7 +25,8 @@ def network_of(policy: Any, action_space: Any) -> ExaminedNetwork:
     """Read a policy's graph, once for all that is asked about it.
 
     Raises:
-        ArtifactError: for an operator that bounds do not pass, or an input beside the observation.
+        ArtifactError: for an operator that bounds do not pass, an input beside the observation, or a graph that
+            onnxruntime computes otherwise.
     """
     output = "logits" if isinstance(action_space, spaces.Discrete) else "action"
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ METHOD = "bound propagation (CROWN) with optimised slopes and input splitting, i
 
 
 class PropertyConfig(Section):
-    """What all properties have: a name, with which their claim's id ends."""
+    """What all properties have: a name, in small letters, with which their claim's id ends."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
 
@@ -35,14 +35,21 @@ class PropertiesConfig(CheckConfig, Generic[P]):
 
 
 class BoundedPropertiesConfig(PropertiesConfig[P], Generic[P]):
-    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is."""
+    """Properties, each with a budget of boxes, so that the answer does not depend on how fast the machine is.
+
+    A property that `max_boxes` boxes leave open is undecided.
+    """
 
     max_boxes: int = Field(default=100_000, ge=1)
 
 
 @dataclass(frozen=True)
 class PropertyOutcome:
-    """What bounds say of a property. A refuting `example` holds its observation; `shown` says in words what it does."""
+    """What bounds say of a property after `num_boxes` boxes: PROVED, REFUTED or UNDECIDED.
+
+    A refuting `example` holds its observation, None where there is none; `shown` says in words what it does. `evidence`
+    is kept beside.
+    """
 
     verdict: Verdict
     num_boxes: int
@@ -59,7 +66,16 @@ def bounded_properties(
     method: str = METHOD,
     bounds: str = "bounds",
 ) -> list[Claim]:
-    """A claim for each property of the config, which `decide` decides on the policy's network, as it is and packed."""
+    """A claim for each property of the config, in its order.
+
+    Where the policy's graph cannot be read as a network, all are UNDECIDED and say why.
+
+    Args:
+        statement: what the claim of a property states.
+        decide: the outcome of a property, from the policy's network as it is and packed.
+        method: how it is decided, in words.
+        bounds: what is computed, as the finding of a proved claim names it.
+    """
     from loomrl.safety.certified.packed import pack
     from loomrl.safety.certified.policies import network_of
     from loomrl.safety.certified.search import SLACK

@@ -35,12 +35,17 @@ Region = dict[Component, Range]
 
 
 def refusal(check: str, key: str, name: str) -> Refused:
-    """What makes the error that names one of several entries of a check's config."""
+    """What makes the error that names one of several entries of a check's config: a function of the problem, in words,
+    that gives a ConfigError."""
     return lambda problem: ConfigError(f"safety.checks.{check}.{key}: {name}: {problem}")
 
 
 def place_of(component: str, space: Any, refused: Refused) -> int:
-    """The index of a component of a vector of floats."""
+    """The index of a component of a vector of floats, from its name `observation[i]`.
+
+    Raises:
+        ConfigError: the one that `refused` makes, where the space is no vector of floats or has no such component.
+    """
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
         raise refused(f"observations are {space}; a region is a box of a vector of floats")
     match = _COMPONENT.match(component)
@@ -52,7 +57,12 @@ def place_of(component: str, space: Any, refused: Refused) -> int:
 
 
 def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> tuple[Array, Array]:
-    """The region's lowest and highest observation, (num_inputs,) each."""
+    """The region's lowest and highest observation, (num_inputs,) each.
+
+    Raises:
+        ConfigError: the one that `refused` makes, where the space is no vector of floats, lacks a component, or one has
+            no finite range.
+    """
     places = {place_of(component, space, refused): limits for component, limits in region.items()}
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
         raise refused(f"observations are {space}; a region is a box of a vector of floats")
@@ -65,13 +75,14 @@ def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> t
 
 
 def described(region: Mapping[str, list[float]]) -> str:
-    """A region as words for a message, such as `speed in [0, 1] and angle in [-1, 1]`."""
+    """A region as words for a message, such as `observation[0] in [0, 1] and observation[1] in [-1, 1]`; `any value`
+    for an empty one."""
     parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(region.items())]
     return " and ".join(parts) or "any value"
 
 
 def preferred(choice: int, count: int) -> Array:
-    """Rows (count - 1, count) that are all at most 0 where a choice has the largest of `count` logits."""
+    """Rows (count - 1, count): rows @ logits are all at most 0 where `choice` has the largest of `count` logits."""
     others = [index for index in range(count) if index != choice]
     rows = np.zeros((len(others), count))
     rows[np.arange(len(others)), others] = 1.0

@@ -30,17 +30,19 @@ Confirm = Callable[[Array, Case], NDArray[np.float32] | None]
 
 
 class SolverVerdict(StrEnum):
-    """A verifier's verdict, in the words of the competition VNN-COMP."""
+    """A verifier's verdict, in the words of the competition VNN-COMP: SAT where some input breaks the property, UNSAT
+    where none does; it is open where it is UNKNOWN, and where time or the number of boxes ran out, TIMEOUT."""
 
-    SAT = "sat"
-    UNSAT = "unsat"
-    UNKNOWN = "unknown"
-    TIMEOUT = "timeout"
+    SAT = "sat"  # some input breaks the property
+    UNSAT = "unsat"  # none does
+    UNKNOWN = "unknown"  # it could not be decided
+    TIMEOUT = "timeout"  # nor before time, or the number of boxes, ran out
 
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """What came of a search. `inputs` are a counterexample's, as float32, confirmed."""
+    """What came of a search, after `num_boxes` boxes were bounded. `inputs` (d,) are a counterexample's, as float32,
+    confirmed; None where there is none."""
 
     verdict: SolverVerdict
     num_boxes: int
@@ -75,25 +77,26 @@ class Boxes:
 
     @staticmethod
     def joined(parts: Sequence["Boxes"]) -> "Boxes":
-        """The boxes of several parts, one part after the other."""
+        """The boxes of several parts, one part after the other; there must be one part at least."""
         if len(parts) == 1:
             return parts[0]
         return Boxes(*(np.concatenate(values) for values in zip(*(part._arrays() for part in parts), strict=True)))
 
     @classmethod
     def whole(cls, low: Array, high: Array, num_neurons: int) -> "Boxes":
-        """One box for each case, of which nothing is known yet."""
+        """One box for each case, (K, d) its ends, of whose activations nothing is known yet."""
         shape = len(low), num_neurons
         return cls(low, high, np.arange(len(low)), np.full(shape, -np.inf), np.full(shape, np.inf))
 
     def to_halve(self, score: Array) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """The input along which each box is halved, by the inputs' scores (B, d), and whether it is wide enough."""
+        """The index of the input along which each box is halved, (B,), by the inputs' scores (B, d), and whether it is
+        wide enough, (B,)."""
         width = self.high - self.low
         dimension = np.where(width > NARROWEST, score + 1e-12 * width, -1.0).argmax(1)
         return dimension, width[np.arange(len(self)), dimension] > NARROWEST
 
     def halves(self, dimension: NDArray[np.intp]) -> "Boxes":
-        """Both halves of each box, one after the other."""
+        """Both halves of each box along the input of this index, (B,), one after the other: 2 B boxes."""
         halves = self[np.repeat(np.arange(len(self)), 2)]
         lower = np.arange(0, len(halves), 2)
         middle = 0.5 * (self.low + self.high)[np.arange(len(self)), dimension]
@@ -103,7 +106,11 @@ class Boxes:
 
 
 class PropertySearch:
-    """One property of one network. `confirm` replays a candidate in the runtime that ships, or says no."""
+    """The search for an input that breaks one property of one network.
+
+    `confirm` replays a candidate, (d,), in the runtime that ships: it returns the input in float32 where it breaks the
+    property there, too, else None.
+    """
 
     def __init__(self, network: Packed, cases: Sequence[Case], confirm: Confirm, num_threads: int = 1) -> None:
         self._network, self._cases, self._confirm = network, cases, confirm
@@ -115,9 +122,10 @@ class PropertySearch:
         self._is_stuck = False
 
     def run(self, deadline: float, max_boxes: float = math.inf) -> SearchOutcome:
-        """Until everything is decided, `time.monotonic()` reaches the deadline, or so many boxes were bounded.
+        """Search until everything is decided, `time.monotonic()` reaches the deadline, or so many boxes were bounded.
 
-        With one thread and no deadline the same question always has the same answer, counterexample included.
+        The verdict is SAT with the input, UNSAT, TIMEOUT, or UNKNOWN where a box was too narrow to be halved. With one
+        thread and no deadline the same question always has the same answer, counterexample included.
         """
         with ThreadPoolExecutor(self._num_threads) as threads:
             return self._run(deadline, max_boxes, threads)

@@ -29,8 +29,10 @@ _LINEAR = {"relu", "leaky_relu"}  # what Marabou decides completely
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """`inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32. `decided_by` is `search`,
-    or `marabou`."""
+    """The verdict, and the seconds and boxes that it took. `decided_by` is `search`, or `marabou`.
+
+    `inputs` and `outputs` are a counterexample's, as onnxruntime computed it in float32; None where there is none.
+    """
 
     verdict: SolverVerdict
     seconds: float
@@ -41,7 +43,11 @@ class VerificationResult:
 
 
 class CandidateRunner:
-    """Runs candidates in onnxruntime, as the policy is served."""
+    """Runs candidates in onnxruntime, as the policy is served.
+
+    A call with one input, (num_inputs,), gives the graph's `output`, by default its first one, (num_outputs,) in
+    float32.
+    """
 
     def __init__(self, graph: Path, output: str | None) -> None:
         import onnxruntime
@@ -61,7 +67,8 @@ class CandidateRunner:
         return np.asarray(outputs, np.float32).reshape(-1)
 
     def confirm(self, inputs: NDArray[np.float64], case: Case) -> NDArray[np.float32] | None:
-        """The input in float32, if its outputs satisfy all limits; the ends of its box are rounded to float32."""
+        """The input in float32, if its outputs satisfy all limits of the case; else None. The ends of the case's box
+        are rounded to float32."""
         low, high = (end.astype(np.float32) for end in (case.low, case.high))
         rounded = np.clip(inputs.astype(np.float32), low, high)
         satisfied = case.rows @ self(rounded).astype(np.float64) <= case.limits
@@ -71,10 +78,11 @@ class CandidateRunner:
 def demand_agreement(
     network: Network, replay: CandidateRunner, low: NDArray[np.float64], high: NDArray[np.float64], source: object
 ) -> None:
-    """What is verified must be what runs: both are asked about corners of a box and random inputs in it, (d,) each.
+    """Demand that what is verified is what runs: network and runtime are asked about the same inputs, and must agree.
 
-    Differences are those of float32, some 5e8 times what float64 rounds: where they are small, its rounding lies far
-    below `search.SLACK`.
+    The inputs are corners of a box, `low` and `high` (d,), and random inputs in it. Differences are those of float32,
+    some 5e8 times what float64 rounds: where they are small, its rounding lies far below `search.SLACK`. `source` names
+    the graph in the message.
 
     Raises:
         ArtifactError: where they differ.

@@ -24,7 +24,10 @@ _VARIABLE = re.compile(r"^([XY])_(\d+)$")
 
 @dataclass(frozen=True)
 class Case:
-    """One way to break the property: an input in [low, high] whose outputs satisfy `rows @ Y <= limits`."""
+    """One way to break the property: an input in [low, high] whose outputs satisfy `rows @ Y <= limits`.
+
+    Inputs are (num_inputs,), `rows` (num_limits, num_outputs) and `limits` (num_limits,).
+    """
 
     low: NDArray[np.float64]  # (num_inputs,)
     high: NDArray[np.float64]
@@ -34,7 +37,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Property:
-    """All ways to break it; `source` names it in messages."""
+    """All ways to break a property; it holds where none can happen. `source` names it in messages."""
 
     source: str
     num_inputs: int
@@ -254,7 +257,11 @@ def read_property(path: Path) -> Property:
 
 
 def parse_property(text: str, source: str = "property") -> Property:
-    """The property in a VNN-LIB text: `read_property` for a text that is in memory."""
+    """The property in a VNN-LIB text: `read_property` for a text that is in memory.
+
+    Raises:
+        ArtifactError: naming `source` and the line, when it is malformed or not of this form.
+    """
     try:
         return _parsed(text, source)
     except RecursionError as error:

@@ -65,7 +65,8 @@ def check_spaces(config: AbstractionConfig, observation_space: Any, action_space
 
 
 def check_environment(config: AbstractionConfig, snapshot_folder: Path) -> None:
-    """Raises `ConfigError` for an environment without an abstraction, before anything is trained."""
+    """Raises `ConfigError` for an environment without an abstraction, before anything is trained, and `ArtifactError`
+    where the snapshot was changed."""
     if config.cells is None:
         return
     with _abstracted(snapshot_folder):
@@ -83,7 +84,14 @@ def _abstracted(snapshot_folder: Path) -> "Iterator[tuple[str, Abstraction]]":
 
 
 def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
-    """One claim, proved or undecided: what may happen in a box is more than what does happen."""
+    """One claim, proved or undecided: what may happen in a box is more than what does happen. None without `cells`.
+
+    It is undecided, too, where the policy is recurrent or its graph cannot be read.
+
+    Raises:
+        ConfigError: when `cells` do not fit the spaces, episodes have no longest one, the environment has no
+            abstraction, or one that what was played contradicts.
+    """
     if config.cells is None:
         return []
     from loomrl.environment.finite.abstraction import demand_held, worst_case

@@ -81,7 +81,8 @@ def _label(context: Context, obs: NDArray[Any], actions: NDArray[Any]) -> ClaimL
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about the first observation that failed."""
+    """Ask the policy about the first observation that failed: reproduced where its action is outside the action space
+    again."""
     obs = failure.observation()
     action = ask(failure.policy, obs)
     return Replayed(

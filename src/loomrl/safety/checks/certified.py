@@ -30,7 +30,8 @@ LOCAL = True
 
 
 class CertifiedPropertyConfig(properties.PropertyConfig):
-    """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit `action[i]` (Box).
+    """In a region, `never` lists actions that are not chosen (Discrete), or `low` and `high` limit component `action`
+    of the action (Box), which stays strictly between them.
 
     `region` gives ranges of components: `observation[2]: [-0.2, -0.1]`. A component it leaves out has the range of the
     observation space, which must then be finite.
@@ -61,7 +62,11 @@ def check_spaces(config: CertifiedConfig, observation_space: Any, action_space: 
 
 
 def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
-    """One claim for each property of the config, proved or refuted for all inputs of its region."""
+    """One claim for each property of the config, proved or refuted for all inputs of its region, or undecided.
+
+    Raises:
+        ConfigError: for a property that the spaces do not allow.
+    """
     if not config.properties:
         return []
     check_spaces(config, context.observation_space, context.action_space)
@@ -108,7 +113,7 @@ def _decide(
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about the observation that broke the property."""
+    """Ask the policy about the observation that broke the property: reproduced where its action breaks it again."""
     prop = CertifiedPropertyConfig.model_validate(failure.document["property"])
     obs = failure.observation()
     action = np.asarray(ask(failure.policy, obs))[0]

@@ -17,7 +17,11 @@ not_applicable = to_texts
 
 
 class DisturbedReturnConfig(CheckConfig):
-    """Noise of `noise` standard deviations may lower the mean return by `max_return_drop` of its size."""
+    """Noise of `noise` standard deviations may lower the mean return by `max_return_drop` of its size.
+
+    `num_episodes` of the safety episodes are played again with noise. The bounds are from `bootstrap_replicates`
+    resamples.
+    """
 
     mandatory: bool = False
     noise: float = Field(default=0.05, gt=0)
@@ -30,7 +34,11 @@ Config = DisturbedReturnConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
-    """One claim where observations are a Box: noise on them costs little return. Else none."""
+    """One claim where observations are a Box: noise on them costs little return. Else none.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     if not isinstance(context.observation_space, spaces.Box):
         return []
     plain = list(context.episodes[: config.num_episodes])
@@ -82,7 +90,11 @@ def scope(config: DisturbedReturnConfig, claim: Claim) -> Scope:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Play the episode under the same noise."""
+    """Play the episode under the same noise: reproduced where it returns less than without noise, as was recorded.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     space, document = failure.observation_space, failure.document
     scale = np.asarray(document["noise_scale"], dtype=np.float64).reshape(space.shape)
     episode = failure.play(act_seeing(failure.policy, Disturbance(space, scale, int(document["key"]))))

@@ -32,7 +32,7 @@ _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
 
 def not_applicable(observation_space: Any, action_space: Any) -> str | None:
-    """Why nothing is searched: for texts, and for spaces nothing can be pushed in."""
+    """Why nothing is searched: for texts, and for spaces nothing can be pushed in; None elsewhere."""
     if reason := to_texts(observation_space, action_space):
         return reason
     if not isinstance(action_space, spaces.Box | spaces.Discrete):
@@ -41,7 +41,8 @@ def not_applicable(observation_space: Any, action_space: Any) -> str | None:
 
 
 class FalsificationConfig(DriftConfig):
-    """`num_leads` episodes are led somewhere and left to the policy for `horizon` steps.
+    """What the three searches may try. `num_leads` episodes are led somewhere and left to the policy for `horizon`
+    steps.
 
     Recoveries are tried from up to `max_failures` of the states it fails from. `num_lines` lines through what was met
     are looked along for lone choices.
@@ -57,7 +58,13 @@ Config = FalsificationConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
-    """One claim for each search: whether it found a failure."""
+    """One claim for each search: whether it found a failure. Lone choices are looked for where observations are a Box
+    of floats, drifts where a magnitude is given.
+
+    Raises:
+        ConfigError: when a declared limit is on a quantity that episodes do not have.
+        EnvironmentFault: when the environment breaks its API.
+    """
     claims = [_recovery(context, config)]
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
         claims.append(_lone_choices(context, config))
@@ -86,7 +93,13 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Lead to the state again and leave the policy there, ask it about the three observations, or play the drift."""
+    """Lead to the state again and leave the policy there, ask it about the three observations, or play the drift.
+
+    It is reproduced where the policy fails there as it did.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     replays = {RECOVERY: _replay_recovery, LONE_CHOICES: _replay_lone_choice}
     return replays.get(failure.document["kind"], replay_drift)(failure)
 

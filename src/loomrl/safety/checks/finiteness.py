@@ -69,7 +69,7 @@ def scope(config: FinitenessConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a 
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about the first observation that failed."""
+    """Ask the policy about the first observation that failed: reproduced where an output is not finite again."""
     obs = failure.observation()
     outputs = ask_outputs(failure.policy, obs)
     bad = sorted(name for name, values in outputs.items() if not_finite(values)[0])

@@ -17,7 +17,10 @@ LOCAL = False
 
 
 class HeldOutRangesConfig(CheckConfig):
-    """Held-out values of the parameters may lower the mean return by `max_return_drop` of its size."""
+    """Held-out values of the parameters may lower the mean return by `max_return_drop` of its size.
+
+    `num_episodes` of the safety episodes are compared. The bounds are from `bootstrap_replicates` resamples.
+    """
 
     max_return_drop: float = Field(default=0.1, gt=0)
     num_episodes: int = Field(default=64, ge=2)
@@ -28,7 +31,11 @@ Config = HeldOutRangesConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
-    """One claim where a range of the environment is held out, else none."""
+    """One claim where a range of the environment is held out, else none.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     ranges = context.snapshot.spec.randomize
     held_out = {name: one["held_out"] for name, one in sorted(ranges.items()) if one["held_out"] is not None}
     if not held_out:

@@ -33,7 +33,7 @@ Config = MinimumReturnConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
-    """One claim about the mean return, or none where no threshold is known."""
+    """One claim about the share of episodes that return at least the threshold, or none where no threshold is known."""
     threshold = _threshold(context, config)
     if threshold is None:
         return []
@@ -75,7 +75,8 @@ def scope(config: MinimumReturnConfig, claim: Claim) -> Scope:
 
 
 def episode_limits(context: Context, config: MinimumReturnConfig) -> dict[str, ConstraintConfig]:
-    """The limit that the claim is about, as one on the shared episodes."""
+    """Claim id -> the limit that the claim is about, as one on the shared episodes; empty where no threshold is
+    known."""
     threshold = _threshold(context, config)
     return {} if threshold is None else {NAME: _constraint(threshold, config)}
 
@@ -89,7 +90,12 @@ def _constraint(threshold: float, config: MinimumReturnConfig) -> ConstraintConf
 
 
 def judge(reached: int, count: int, threshold: float, limit: float, confidence: float) -> tuple[Judgement, str]:
-    """Supported when the lower bound reaches the limit, refuted when the upper bound does not; and that in words."""
+    """Whether so many of `count` episodes reach the threshold that their probability is at least `limit`; and that in
+    words.
+
+    It is SUPPORTED when the lower bound reaches the limit, REFUTED when the upper bound does not, else UNDECIDED.
+    ValueError without any episode.
+    """
     lower = statistics.clopper_pearson_lower(reached, count, confidence)
     upper = statistics.clopper_pearson_upper(reached, count, confidence)
     if upper < limit:

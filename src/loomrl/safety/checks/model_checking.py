@@ -40,7 +40,8 @@ def check_spaces(config: ModelCheckingConfig, observation_space: Any, action_spa
 
 
 def check_environment(config: ModelCheckingConfig, snapshot_folder: Path) -> None:
-    """Raises `ConfigError` for an environment without a finite model, before anything is trained."""
+    """Raises `ConfigError` for an environment without a finite model, before anything is trained, and `ArtifactError`
+    where the snapshot was changed."""
     if config.properties:
         _modelled(snapshot_folder)
 
@@ -54,7 +55,12 @@ def _modelled(snapshot_folder: Path) -> Any:
 
 
 def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
-    """One claim for each property of the config, checked on the policy's Markov chain."""
+    """One claim for each property of the config, checked on the policy's Markov chain; undecided where it is recurrent.
+
+    Raises:
+        ConfigError: when the environment has no finite model, actions are no single choice, or a property cannot be
+            read, names what the model does not have, or has no limit.
+    """
     if not config.properties:
         return []
     if is_recurrent(context.policy):

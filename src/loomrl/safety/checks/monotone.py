@@ -55,7 +55,11 @@ def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: A
 
 
 def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
-    """One claim for each property of the config: whether the policy's actions are monotone."""
+    """One claim for each property of the config: whether the policy's actions are monotone, or it is undecided.
+
+    Raises:
+        ConfigError: for a property that the spaces do not allow.
+    """
     if not config.properties:
         return []
     space = context.action_space
@@ -98,7 +102,8 @@ def _examine_property(
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about both observations of a failure again, and compare its actions."""
+    """Ask the policy about both observations of a failure again: reproduced where its actions go the other way
+    again."""
     prop = MonotonePropertyConfig.model_validate(failure.document["property"])
     (example,) = failure.document["examples"]
     obs = np.asarray([example["observation"], example["raised"]], dtype=failure.observation_space.dtype)

@@ -39,7 +39,8 @@ _SIZES = 8  # of an attack that breaks a limit, tried from small to large
 class ObservationAttackConfig(CheckConfig):
     """Observations are moved by up to `magnitude` standard deviations of each component, over what was recorded.
 
-    Without a magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
+    `num_candidates` corners are tried for each observation, in `num_episodes` of the safety episodes. Without a
+    magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
     """
 
     mandatory: bool = False
@@ -52,7 +53,12 @@ Config = ObservationAttackConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: ObservationAttackConfig) -> list[Claim]:
-    """One claim for each declared limit, where observations are a Box of floats."""
+    """One claim for each declared limit, where observations are a Box of floats and a magnitude is given; else none.
+
+    Raises:
+        ConfigError: when a limit is on a quantity that episodes do not have.
+        EnvironmentFault: when the environment breaks its API.
+    """
     space = context.observation_space
     if config.magnitude is None or not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         return []
@@ -133,7 +139,11 @@ def _smallest(
 
 
 def replay(failure: Failure) -> Replayed:
-    """Play the episode with the attack that broke it."""
+    """Play the episode with the attack that broke it: reproduced where it breaks the limit again.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     document, space = failure.document, failure.observation_space
     scale = np.asarray(document["noise_scale"]).reshape(space.shape)
     attack = Attack(space, scale, document["key"], document["num_candidates"])
@@ -143,7 +153,9 @@ def replay(failure: Failure) -> Replayed:
 class Attack:
     """Moves each observation to the corner, of those tried, at which the policy is farthest from its choice.
 
-    Which corners are tried follows from the observation, so an attacked episode can be replayed alone.
+    Which corners are tried follows from the observation and `key`, so an attacked episode can be replayed alone.
+    `scale` (*obs) is what a magnitude of 1 moves each component by; `num_candidates` corners are tried for each
+    observation.
     """
 
     def __init__(self, space: spaces.Box, scale: Array, key: int, num_candidates: int) -> None:
@@ -151,11 +163,12 @@ class Attack:
         self._space = space
 
     def on(self, policy: Policy, magnitude: float) -> ActFunction:
-        """An act function: the policy's actions on observations that this attack has moved."""
+        """An act function: the policy's actions on observations that this attack has moved by `magnitude` times its
+        scale."""
         return act_seeing(policy, lambda obs: self.moved(policy, obs, magnitude))
 
     def moved(self, policy: Policy, obs: NDArray[Any], magnitude: float) -> NDArray[Any]:
-        """Observations (B, *obs) moved by the attack, within their space."""
+        """Observations (B, *obs) moved by the attack, by `magnitude` times its scale, within their space; (B, *obs)."""
         rows, count = np.ascontiguousarray(obs), self.num_candidates
         corners = np.stack(
             [keyed_rng(self.key, row).integers(0, 2, (count, *row.shape)) * 2.0 - 1.0 for row in rows]

@@ -33,7 +33,9 @@ Floats = NDArray[np.float64]
 class OutOfDistributionConfig(CheckConfig):
     """The alarm is calibrated to the rate `alpha`; the claim is that its true rate is at most `max_false_alarm_rate`.
 
-    Not mandatory by default: the claim is about a monitor, not about the policy.
+    `shifts`, in standard deviations of each component alone, are how far observations are moved to say how often the
+    alarm is raised. Observations of more than `max_components` components, such as pictures, are left out. Not
+    mandatory by default: the claim is about a monitor, not about the policy.
     """
 
     mandatory: bool = False
@@ -48,7 +50,7 @@ Config = OutOfDistributionConfig  # as all plug-ins of this kind name it
 
 @dataclass(frozen=True)
 class Detector:
-    """Detects unusual observations by their Mahalanobis distance, with a threshold."""
+    """Detects unusual observations by their squared Mahalanobis distance, which is above `threshold` for them."""
 
     mean: Floats  # (D,)
     precision: Floats  # (D, D)
@@ -66,7 +68,8 @@ class Detector:
 
 
 def examine(context: Context, config: OutOfDistributionConfig) -> list[Claim]:
-    """One claim, where observations are a Box of at most `max_components` components."""
+    """One claim, where observations are a Box of at most `max_components` components and there are six episodes or
+    more; else none. Writes `ood.json` beside the case."""
     space = context.observation_space
     if not isinstance(space, spaces.Box) or math.prod(space.shape) > config.max_components or len(context.episodes) < 6:
         return []
@@ -110,7 +113,11 @@ def scope(config: OutOfDistributionConfig, claim: Claim) -> Scope:
 
 
 def calibrate_detector(fit: Floats, calibrate: Floats, alpha: float) -> Detector:
-    """Mean and precision of (N, D) observations; the threshold is the conformal quantile of (M, D) others."""
+    """A detector with mean and precision of (N, D) observations; its threshold is the conformal quantile of (M, D)
+    others.
+
+    A share `alpha` of observations like these may be above it.
+    """
     mean = fit.mean(axis=0)
     centred = fit - mean
     covariance = np.einsum("ni,nj->ij", centred, centred) / max(1, len(fit) - 1)
@@ -123,7 +130,11 @@ def calibrate_detector(fit: Floats, calibrate: Floats, alpha: float) -> Detector
 
 
 def shift_power(detector: Detector, test: Sequence[Floats], shift: float) -> dict[str, float]:
-    """Share of alarms when one component is moved by `shift` standard deviations: least, mean and most over them."""
+    """Share of alarms when one component is moved by `shift` standard deviations: `least`, `mean` and `most` over
+    components.
+
+    `test` holds observations (L, D) of each episode.
+    """
     obs = np.concatenate(test)
     spread = obs.std(axis=0)
     rates = []

@@ -16,22 +16,26 @@ LOCAL = False
 
 
 class ProvenanceConfig(CheckConfig):
-    """Nothing to set: a broken chain of evidence cannot be tolerated in part."""
+    """Nothing to set: a broken chain of evidence cannot be tolerated in part. It cannot be switched off."""
 
 
 Config = ProvenanceConfig  # as all plug-ins of this kind name it
 
 
 class Mismatch(Exception):
-    """Raised where two digests differ, or a gate had failed."""
+    """Raised inside the check where two digests differ, or a gate had failed: the claim is refuted."""
 
 
 class Unknown(Exception):
-    """Raised where there is nothing to compare a digest with."""
+    """Raised inside the check where there is nothing to compare a digest with: the claim is undecided."""
 
 
 def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:  # noqa: ARG001 - a check's signature
-    """Four claims: whole files, the policy, the snapshot, valid evaluation data."""
+    """Four claims: whole files, the policy, the snapshot, valid evaluation data.
+
+    Raises:
+        ArtifactError: when a report of training or evaluation, or the policy's weights, cannot be read.
+    """
     examined: list[tuple[str, str, Callable[[Context], str]]] = [
         ("files", "every file of the examined stages has the digest in its stage's manifest", _files),
         ("policy", "training, evaluation and this case are about the same policy weights", _policy),

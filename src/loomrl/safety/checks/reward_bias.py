@@ -44,7 +44,8 @@ class FeatureConfig(Section):
 
 
 class RewardBiasConfig(CheckConfig):
-    """Features; none by default. A reward may differ by `reward_tolerance` for rounding."""
+    """Protected features that are examined, each on `num_episodes` seeds; none by default. A reward may differ by
+    `reward_tolerance` for rounding."""
 
     features: list[FeatureConfig] = Field(default_factory=list)
     num_episodes: int = Field(default=64, ge=2)
@@ -66,7 +67,12 @@ def check_spaces(config: RewardBiasConfig, observation_space: Any, action_space:
 
 
 def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
-    """For each feature a claim about rewards, and one about outcomes where there is a margin."""
+    """For each feature a claim about rewards, and one about outcomes where there is a margin.
+
+    Raises:
+        ConfigError: for a component that is not observed.
+        EnvironmentFault: when the environment breaks its API.
+    """
     claims = []
     for feature in config.features:
         seeds = context.config.seeds[: config.num_episodes]

@@ -82,7 +82,7 @@ class RewardHackingConfig(CheckConfig):
 
     @property
     def signatures(self) -> dict[str, ExploitSignature]:
-        """The exploits that are looked for, by the names of their claims."""
+        """The exploits that are looked for, by the names of their claims; empty where none is given."""
         given = {"loops": self.loops, "windfalls": self.windfalls}
         return {name: signature for name, signature in given.items() if signature is not None}
 
@@ -97,7 +97,15 @@ def check_spaces(config: RewardHackingConfig, observation_space: Any, action_spa
 
 
 def examine(context: Context, config: RewardHackingConfig) -> list[Claim]:
-    """Claims about the objective, about what is earned without it, and about each sensor."""
+    """Claims about the objective, about what is earned without it, and about each sensor; none where the config names
+    neither.
+
+    Raises:
+        ConfigError: when infos do not tell the objective or a sensor's truth, a sensor is not observed, or the window
+            of `loops` is longer than any episode.
+        EnvironmentFault: when the environment breaks its API.
+        ArtifactError: when the report of training cannot be read.
+    """
     claims = []
     if config.objective is not None:
         random = context.play(_random_actions(context), [episode.seed for episode in _some(context, config)])

@@ -79,7 +79,10 @@ def scope(config: RobustnessConfig, claim: Claim) -> Scope:
 
 
 def action_change(space: Any, before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.float64]:
-    """How far each action moved, in [0, 1], (N,)."""
+    """How far each action moved, in [0, 1], (N,), from actions (N, *action) before and after.
+
+    Of a Box it is the largest component's move as a share of its range, else 0 or 1.
+    """
     if not isinstance(space, spaces.Box):
         return np.asarray(np.any((before != after).reshape(len(before), -1), axis=1), dtype=np.float64)
     span = (space.high - space.low).astype(np.float64)

@@ -57,7 +57,8 @@ Config = StabilityConfig  # as all plug-ins of this kind name it
 
 
 def check_spaces(config: StabilityConfig, observation_space: Any, action_space: Any) -> None:
-    """Raises `ConfigError` for spaces without boxes to look around in."""
+    """Raises `ConfigError` for spaces without boxes to look around in, before anything is trained; never without a
+    radius."""
     if config.radius is None:
         return
     if not isinstance(observation_space, spaces.Box) or observation_space.dtype.kind != "f":
@@ -67,7 +68,13 @@ def check_spaces(config: StabilityConfig, observation_space: Any, action_space: 
 
 
 def examine(context: Context, config: StabilityConfig) -> list[Claim]:
-    """One claim where the config has a radius: actions stay the same around recorded observations. Else none."""
+    """One claim where the config has a radius: actions stay the same around recorded observations. Else none.
+
+    It is undecided where the policy's graph cannot be read.
+
+    Raises:
+        ConfigError: for spaces without boxes to look around in.
+    """
     if config.radius is None:
         return []
     from loomrl.safety.certified.packed import pack
@@ -143,7 +150,8 @@ def scope(config: StabilityConfig, claim: Claim) -> Scope:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Ask the policy about an observation and the one nearby that changed its action."""
+    """Ask the policy about an observation and the one nearby that changed its action: reproduced where it does
+    again."""
     example = failure.document["examples"][0]
     obs = np.asarray([example["observation"], example["near"]], dtype=failure.observation_space.dtype)
     actions = np.asarray(ask(failure.policy, obs))

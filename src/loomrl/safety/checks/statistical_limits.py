@@ -49,7 +49,12 @@ Config = StatisticalLimitsConfig  # as all plug-ins of this kind name it
 
 
 def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
-    """One claim for each constraint of the config, in its order: that the limit holds with the gate's confidence."""
+    """One claim for each constraint of the config, in its order: that the limit holds with the gate's confidence.
+
+    Raises:
+        ConfigError: when a constraint is on a quantity that episodes do not have.
+        EnvironmentFault: when the environment breaks its API in further episodes.
+    """
     constraints = context.config.constraints
     if not constraints:
         return []

@@ -41,7 +41,11 @@ Config = VerifiedAnswersConfig  # as all plug-ins of this kind name it
 
 def examine(context: Context, config: VerifiedAnswersConfig) -> list[Claim]:
     """Two claims, where actions are texts, and the environment shows its tasks and says which answers are right to the
-    letter."""
+    letter; one where it does only one of both, else none.
+
+    Raises:
+        ConfigError: when a package the environment needs is missing.
+    """
     claims: list[Claim] = []
     if not isinstance(context.action_space, TextBox):
         return claims
@@ -138,7 +142,11 @@ def _paid_claim(context: Context, config: VerifiedAnswersConfig) -> Claim:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Play the episode whose answer was paid for and is not the task's own."""
+    """Play the episode whose answer was paid for and is not the task's own: reproduced where that is so again.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     episode = failure.play(act_with(failure.policy))
     described = _describe_episode(episode)
     return Replayed(

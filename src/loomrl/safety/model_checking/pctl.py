@@ -39,7 +39,8 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 class PropertyResult:
     """`holds` is None where it is open, or where only a number was asked for. `low` and `high` bound that number.
 
-    The number is the expectation over the initial states; None where the property is no single P or R.
+    The number is the expectation over the initial states; None where the property is no single P or R. `relation` and
+    `limit` are what it is compared with, None where it is not.
     """
 
     holds: bool | None
@@ -67,6 +68,7 @@ class Truth:
 
     @property
     def is_decided(self) -> bool:
+        """Whether in every state it is known if the formula holds."""
         return bool(np.array_equal(self.sure, self.possible))
 
 
@@ -96,7 +98,11 @@ def check(chain: Chain, prop: Expression) -> PropertyResult:
 
 
 def states_where(chain: Chain, formula: Expression) -> Truth:
-    """The states of a chain in which a state formula holds."""
+    """The states of a chain in which a state formula surely holds, and those in which it may.
+
+    Raises:
+        ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
+    """
     return _Checker(chain).truth(formula)
 
 

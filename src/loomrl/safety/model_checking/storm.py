@@ -19,7 +19,9 @@ Question = tuple[Path, Sequence[str], Mapping[str, Any]]
 
 
 def ask_all(questions: Sequence[Question], timeout_seconds: float = 600.0) -> list[list[Any]]:
-    """Storm's answers about models: for each a list of numbers and booleans.
+    """Storm's answers about models: for each a list of numbers and booleans, one for each of its properties.
+
+    A question is a model's file, its properties and the values of its constants. `timeout_seconds` is for all together.
 
     Raises:
         ConfigError: when Storm is not installed.
@@ -59,7 +61,10 @@ def _answers(model: str, props: list[str], constants: dict[str, Any]) -> list[An
 
 
 def main() -> None:
-    """Answer the questions on standard input with Storm, and print the answers as one line of JSON."""
+    """Answer the questions on standard input with Storm, and print the answers as one line of JSON.
+
+    An error ends the process, with its text on standard error: with 2 where Storm is not installed, 3 where it fails.
+    """
     answers = []
     for model, props, constants in json.load(sys.stdin):
         try:

@@ -12,8 +12,11 @@ APPROXIMATE = "the bootstrap is approximate: exact only as the number of episode
 def judge_drop(
     context: Context, name: str, before: Floats, after: Floats, limit: float, replicates: int, unit: str = "return"
 ) -> Judgement:
-    """Whether the mean falls by at most a limit between paired values (N,) each; `name` says whose random numbers are
-    drawn."""
+    """Whether the mean falls by at most `limit` from `before` to `after`, (N,) each, paired; by bootstrap bounds.
+
+    `name` says whose random numbers are drawn, `unit` what the values are measured in. ValueError for other shapes, or
+    without any pair.
+    """
     two_sided = 2 * context.config.confidence - 1  # the interval's ends are one-sided bounds at `confidence`
     drop = statistics.paired_difference(before, after, two_sided, replicates, context.rng(name))
     p_value = statistics.paired_p_below(before, after, limit, replicates, context.rng(name))
@@ -21,14 +24,20 @@ def judge_drop(
 
 
 def judge_mean(context: Context, values: Floats, limit: float, unit: str) -> Judgement:
-    """Whether the mean of independent values (N,) in [0, 1] is at most a limit."""
+    """Whether the mean of independent values (N,) in [0, 1] is at most a limit, by Hoeffding's bounds.
+
+    ValueError without any value, or for one outside [0, 1]. `unit` is what the values are measured in.
+    """
     confidence, p_value = context.config.confidence, statistics.bounded_mean_p_below(values, limit)
     low, high = statistics.bounded_mean_lower(values, confidence), statistics.bounded_mean_upper(values, confidence)
     return _judged("hoeffding", low, high, limit, unit, p_value)
 
 
 def judge_share(context: Context, successes: int, trials: int, limit: float, unit: str) -> Judgement:
-    """Whether the probability of what happened in some of the trials is at most a limit."""
+    """Whether the probability of what happened in some of the trials is at most a limit, by Clopper-Pearson bounds.
+
+    ValueError without any trial. `unit` is what the probability is of.
+    """
     low = statistics.clopper_pearson_lower(successes, trials, context.config.confidence)
     high = statistics.clopper_pearson_upper(successes, trials, context.config.confidence)
     return _judged("clopper-pearson", low, high, limit, unit, statistics.binomial_p_below(successes, trials, limit))
@@ -42,5 +51,5 @@ def _judged(kind: str, low: float, high: float, limit: float, unit: str, p_value
 
 
 def return_limit(before: Floats, share: float) -> float:
-    """A share of the size of the mean return before."""
+    """A share of the absolute mean of returns `before` (N,), in units of return; above 0."""
     return share * max(abs(float(before.mean())), 1e-9)

@@ -41,7 +41,7 @@ class Lead:
     bias: NDArray[Any] | None = None
 
     def replayed(self, episode: Episode, stop: int | None = None) -> "Lead":
-        """A lead that takes an episode's first `stop` actions again."""
+        """A lead that takes an episode's first `stop` actions again, by default those up to this lead's own end."""
         end = min(self.stop if stop is None else stop, episode.length)
         return Lead(self.seed, end, end, actions=episode.action[:end])
 
@@ -55,17 +55,23 @@ class Field:
 
     @classmethod
     def of(cls, context: Context) -> "Field":
-        """Those that a check looks at."""
+        """The environments and the policy that a check looks at."""
         spaces = context.action_space, context.observation_space
         return cls(context.snapshot_folder, context.policy, *spaces, context.config.num_envs)
 
     def play(
         self, leads: Sequence[Lead], horizon: int, seen: Seen | None = None, answer: Answer | None = None
     ) -> list[Episode]:
-        """Each lead's episode, ended `horizon` steps after the lead at the latest.
+        """Each lead's episode, in the order of the leads, ended `horizon` steps after the lead at the latest.
 
         What the policy is shown goes through `seen`, what it chose through `answer`, once the lead has ended. An action
-        that the space does not hold, NaN for one, ends the episode as a failure: its last reward is NaN.
+        that the space does not hold, NaN for one, ends the episode as a failure: its last reward is NaN. There must be
+        one lead at least.
+
+        Raises:
+            EnvironmentFault: when the environment breaks its API.
+            ArtifactError: when the snapshot was changed.
+            ConfigError: when a package the environment needs is missing.
         """
         from loomrl.environment.make import make_envs
 
@@ -174,7 +180,7 @@ class _Script:
 
 
 def neutral(space: Any) -> NDArray[Any]:
-    """The action in the middle of a Box, the first of a choice."""
+    """The action in the middle of a Box, the first of a choice, (*action); a thousand stands for an infinite bound."""
     if isinstance(space, spaces.Box):
         low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
         return np.asarray((low + high) / 2, dtype=space.dtype)
@@ -182,7 +188,8 @@ def neutral(space: Any) -> NDArray[Any]:
 
 
 def opposite(space: Any, action: NDArray[Any]) -> NDArray[Any]:
-    """What is farthest from an action: mirrored at the middle of a Box, half way round a choice."""
+    """What is farthest from actions (*action) or (N, *action): mirrored at the middle of a Box, half way round a
+    choice."""
     if isinstance(space, spaces.Box):
         return np.asarray(np.clip(2 * neutral(space) - action, space.low, space.high), dtype=space.dtype)
     return np.asarray(space.start + (action - space.start + max(1, int(space.n) // 2)) % space.n)

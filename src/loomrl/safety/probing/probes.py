@@ -19,7 +19,7 @@ _FAR = 1e6  # stands for an infinite bound among the extreme observations
 
 
 def sample_visited(visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """At most `count` of the visited observations, (N, *obs), without repeats, in their order."""
+    """At most `count` of the visited observations, (N, *obs), each taken once at most, in their order."""
     if len(visited) <= count:
         return visited
     return visited[np.sort(rng.choice(len(visited), size=count, replace=False))]
@@ -74,13 +74,16 @@ class ProbeConfig(CheckConfig):
 
 
 def ask(policy: Policy, obs: NDArray[Any]) -> NDArray[Any]:
-    """The policy's actions, (N, *action), asked in batches."""
+    """The policy's actions for observations (N, *obs), (N, *action), asked in batches; N is at least 1."""
     return np.concatenate([np.asarray(policy(obs[start : start + _CHUNK])) for start in range(0, len(obs), _CHUNK)])
 
 
 def ask_outputs(policy: Policy, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """All outputs by name, (N, ...) each: of `policy.outputs(obs)` where it has that, of a torch network's forward
-    otherwise, else the action alone."""
+    """All outputs of a policy for observations (N, *obs), by name, (N, ...) each; N is at least 1.
+
+    They are those of `policy.outputs(obs)` where it has that, of a torch network's forward otherwise, else the action
+    alone.
+    """
     batches = [_outputs(policy, obs[start : start + _CHUNK]) for start in range(0, len(obs), _CHUNK)]
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
@@ -131,10 +134,11 @@ def not_members(space: Any, actions: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class Disturbance:
-    """Gaussian noise added to observations, the same for the same observation whatever batch it is in.
+    """Gaussian noise of `scale` (*obs) added to observations, the same for the same observation whatever batch it is
+    in.
 
-    The generator of each row is keyed by the row's bytes, so a disturbed episode can be replayed alone. Rows that are
-    equal get equal noise, so they are no independent samples: `disturbed` is for those.
+    The generator of each row is keyed by `key` and the row's bytes, so a disturbed episode can be replayed alone. Rows
+    that are equal get equal noise, so they are no independent samples: `disturbed` is for those.
     """
 
     def __init__(self, space: spaces.Box, scale: NDArray[np.float64], key: int) -> None:
@@ -148,7 +152,7 @@ class Disturbance:
 
 
 def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
-    """The same generator for the same observation, whatever batch it is in."""
+    """A new generator, the same for the same key and observation (*obs), whatever batch it is in."""
     return np.random.Generator(np.random.PCG64([key, zlib.crc32(row.tobytes())]))
 
 
@@ -165,7 +169,7 @@ def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) 
 
 
 def shield_assumptions(context: Context) -> list[str]:
-    """What claims about disturbed sensors assume, where the environment is behind a shield."""
+    """What claims about disturbed sensors assume, where the environment is behind a shield: one sentence, else none."""
     return ["the shield is told what is true, whatever the policy sees"] if context.snapshot.spec.shield else []
 
 

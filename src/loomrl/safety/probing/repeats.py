@@ -63,9 +63,15 @@ class _Limit:
 
 
 def label_repeats(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], context: Context) -> list[Claim]:
-    """The claims, those labelled that are about the event of another one; that one stays as it is.
+    """The claims in their order, each labelled as a repetition that is about the same event as another one; that one
+    stays.
 
-    Of claims about one event the one counts that is mandatory and allows the least.
+    `limits` are the limits that claims are about, by claim id. Of claims about one event the one counts that is
+    mandatory and allows the least. Where two claims or more have limits, episodes are played for it.
+
+    Raises:
+        ConfigError: when a limit is on a quantity that episodes do not have.
+        EnvironmentFault: when the environment breaks its API.
     """
     about = [claim for claim in claims if claim.id in limits and claim.label is None]
     if len(about) < 2:
@@ -79,7 +85,11 @@ def label_repeats(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig
 def swayed_episodes(context: Context) -> list[Episode]:
     """Whole episodes in which one action is taken in the policy's place at some share of the steps.
 
-    None where actions are neither one choice nor a Box. Which steps these are follows from what is observed.
+    Which steps these are follows from what is observed. The list is empty where actions are neither one choice nor a
+    Box.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
     """
     space = context.action_space
     if not isinstance(space, spaces.Discrete | spaces.Box) or isinstance(space, TextBox):

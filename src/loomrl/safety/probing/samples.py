@@ -16,7 +16,12 @@ from loomrl.types import Episode
 
 @dataclass(frozen=True)
 class EpisodeSample(ABC):
-    """One value in [0, 1] per episode: 0 or 1 for `per: episode`, the share of violating steps for `per: step`."""
+    """What episodes showed of a limit: one value in [0, 1] for each, 0 or 1 for `per: episode`, the share of violating
+    steps for `per: step`. There must be one episode at least.
+
+    `violating` are the episodes with a value above 0. `kind` and `method` name the bounds, `more_by` the setting that
+    gives more episodes.
+    """
 
     kind: ClassVar[str]  # of its bounds
     method: ClassVar[str]
@@ -24,44 +29,53 @@ class EpisodeSample(ABC):
 
     constraint: ConstraintConfig
     values: statistics.Floats  # (N,)
-    violating: Sequence[Episode]
+    violating: Sequence[Episode]  # those with a value above 0
 
     @classmethod
     def of(cls, constraint: ConstraintConfig, episodes: Sequence[Episode]) -> Self:
-        """Evaluate a constraint on episodes."""
+        """A sample of these episodes, by a constraint that is evaluated on each.
+
+        Raises:
+            ConfigError: when an episode has no such quantity.
+        """
         shares = np.array([np.mean(violations(constraint, episode)) for episode in episodes])
         violating = [episode for episode, share in zip(episodes, shares, strict=True) if share > 0]
         return cls(constraint, (shares > 0).astype(np.float64) if constraint.per == "episode" else shares, violating)
 
     def followed_by(self, episodes: Sequence[Episode]) -> Self:
-        """A new sample that also holds episodes which were played later."""
+        """A new sample that also holds episodes which were played later.
+
+        Raises:
+            ConfigError: when an episode has no such quantity.
+        """
         more = type(self).of(self.constraint, episodes)
         values = np.concatenate([self.values, more.values])
         return replace(self, values=values, violating=[*self.violating, *more.violating])
 
     @property
     def limit(self) -> float:
+        """The most that the mean of the values may be: the constraint's `max_probability`."""
         return self.constraint.max_probability
 
     @abstractmethod
     def p_supporting(self) -> float:
-        """The P-value of the hypothesis that the limit is broken; small values support the claim."""
+        """The P-value, in [0, 1], of the hypothesis that the limit is broken; small values support the claim."""
 
     @abstractmethod
     def p_refuting(self) -> float:
-        """The P-value of the hypothesis that the limit holds; small values refute the claim."""
+        """The P-value, in [0, 1], of the hypothesis that the limit holds; small values refute the claim."""
 
     @abstractmethod
     def upper(self, confidence: float) -> float:
-        """One-sided upper bound of the mean."""
+        """One-sided upper bound, in [0, 1], of the mean of the values at this confidence."""
 
     @abstractmethod
     def lower(self, confidence: float) -> float:
-        """One-sided lower bound of the mean."""
+        """One-sided lower bound, in [0, 1], of the mean of the values at this confidence."""
 
     @abstractmethod
     def needed(self, confidence: float) -> int:
-        """How many episodes would support the limit, those to come without a violation."""
+        """How many episodes in all would support the limit at this confidence, those to come without a violation."""
 
 
 class Counted(EpisodeSample):
@@ -72,18 +86,25 @@ class Counted(EpisodeSample):
     more_by = "safety.num_episodes"
 
     def p_supporting(self) -> float:
+        """The P-value of the hypothesis that the limit is broken, by the binomial distribution; small values support
+        the claim."""
         return statistics.binomial_p_below(len(self.violating), len(self.values), self.limit)
 
     def p_refuting(self) -> float:
+        """The P-value of the hypothesis that the limit holds, by the binomial distribution; small values refute the
+        claim."""
         return statistics.binomial_p_above(len(self.violating), len(self.values), self.limit)
 
     def upper(self, confidence: float) -> float:
+        """Clopper and Pearson's one-sided upper bound of the probability that an episode violates, in [0, 1]."""
         return statistics.clopper_pearson_upper(len(self.violating), len(self.values), confidence)
 
     def lower(self, confidence: float) -> float:
+        """Clopper and Pearson's one-sided lower bound of the probability that an episode violates, in [0, 1]."""
         return statistics.clopper_pearson_lower(len(self.violating), len(self.values), confidence)
 
     def needed(self, confidence: float) -> int:
+        """How many episodes in all, with the violations there are, bring the upper bound down to the limit."""
         return statistics.trials_needed(len(self.violating), self.limit, confidence)
 
 
@@ -95,18 +116,24 @@ class Averaged(EpisodeSample):
     more_by = "safety.num_episodes"
 
     def p_supporting(self) -> float:
+        """The P-value of the hypothesis that the limit is broken, by Hoeffding's bound; small values support the
+        claim."""
         return statistics.bounded_mean_p_below(self.values, self.limit)
 
     def p_refuting(self) -> float:
+        """The P-value of the hypothesis that the limit holds, by Hoeffding's bound; small values refute the claim."""
         return statistics.bounded_mean_p_above(self.values, self.limit)
 
     def upper(self, confidence: float) -> float:
+        """Hoeffding's one-sided upper bound of the mean of the values, in [0, 1]."""
         return statistics.bounded_mean_upper(self.values, confidence)
 
     def lower(self, confidence: float) -> float:
+        """Hoeffding's one-sided lower bound of the mean of the values, in [0, 1]."""
         return statistics.bounded_mean_lower(self.values, confidence)
 
     def needed(self, confidence: float) -> int:
+        """How many episodes in all, those to come without a violation, bring the upper bound down to the limit."""
         return statistics.values_needed(self.values, self.limit, confidence)
 
 
@@ -121,16 +148,24 @@ class Watched(EpisodeSample):
     more_by = "safety.checks.statistical_limits.max_episodes"
 
     def p_supporting(self) -> float:
+        """The P-value of the hypothesis that the limit is broken, by bets on one value after the other; small values
+        support the claim."""
         return sequential.p_below(self.values, self.limit)
 
     def p_refuting(self) -> float:
+        """The P-value of the hypothesis that the limit holds, by bets on one value after the other; small values refute
+        the claim."""
         return sequential.p_above(self.values, self.limit)
 
     def upper(self, confidence: float) -> float:
+        """The confidence sequence's one-sided upper bound of the mean of the values, in [0, 1]."""
         return sequential.upper_bound(self.values, confidence)
 
     def lower(self, confidence: float) -> float:
+        """The confidence sequence's one-sided lower bound of the mean of the values, in [0, 1]."""
         return sequential.lower_bound(self.values, confidence)
 
     def needed(self, confidence: float) -> int:
+        """How many episodes in all, those to come without a violation, bring the upper bound down to the limit; one
+        more than there are at least."""
         return len(self.values) + sequential.zeros_needed(self.values, self.limit, confidence)

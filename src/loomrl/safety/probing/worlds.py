@@ -15,14 +15,22 @@ from loomrl.types import Episode
 
 
 def with_parameter(context: Context, name: str, value: Any) -> Definition:
-    """With a value of a parameter of its constructor, which is then not drawn."""
+    """The examined environment with this value of a parameter of its constructor, which is then not drawn.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+    """
     definition = restored_definition(context.snapshot_folder)
     drawn = {key: one for key, one in definition.randomize.items() if key != name}
     return replace(definition, kwargs={**definition.kwargs, name: value}, randomize=drawn)
 
 
 def with_held_out_ranges(context: Context) -> Definition:
-    """With parameters drawn from the ranges that training never met."""
+    """The examined environment with parameters drawn from the held-out ranges, which training never met.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+    """
     definition = restored_definition(context.snapshot_folder)
     return replace(definition, randomize={name: one.moved_out() for name, one in definition.randomize.items()})
 
@@ -30,7 +38,7 @@ def with_held_out_ranges(context: Context) -> Definition:
 def play_there(
     context: Context, definition: Definition, seeds: Sequence[int], rng: np.random.Generator
 ) -> list[Episode]:
-    """One episode of the policy for each seed.
+    """One episode of the policy for each seed, in the changed environment; in the order of the seeds.
 
     Raises:
         LoomRLError: when an action is not finite; the environments do not see it.

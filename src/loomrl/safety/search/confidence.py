@@ -14,10 +14,10 @@ _FAR = 1e3  # stands for an infinite bound
 
 
 def choices(policy: Policy, space: Any, obs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """What is chosen and how sure it is, (N, A) each.
+    """What a policy chooses for observations (N, *obs), and how sure it is of it, (N, A) each.
 
-    Of one choice: the action, and its lead over the second one. Of a Box, each component: which half of its range, and
-    how far from the middle, as a share of the way to its end.
+    Of one choice: the action, and its lead over the second one in logits, or 1 where the policy shows none. Of a Box,
+    each component: which half of its range, 0 or 1, and how far from the middle, as a share of the way to its end.
     """
     outputs = ask_outputs(policy, obs)
     chosen = outputs["action"].reshape(len(obs), -1)
@@ -33,14 +33,15 @@ def choices(policy: Policy, space: Any, obs: NDArray[Any]) -> tuple[NDArray[np.i
 
 
 def usual_confidence(policy: Policy, space: Any, obs: NDArray[Any]) -> float:
-    """The median of it where one is chosen; of a Box half of the way to an end."""
+    """How sure a policy usually is: the median over observations (N, *obs) where one is chosen, or 1 where that is 0;
+    of a Box half of the way to an end."""
     if isinstance(space, spaces.Box):
         return _SURE
     return float(np.median(choices(policy, space, obs)[1])) or 1.0
 
 
 def between(space: spaces.Box, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
-    """How far actions lie apart in the component where it is most, as a share of the range, (N,)."""
+    """How far actions (N, *action) lie apart in the component where it is most, as a share of its range, (N,)."""
     low, high = ends(space)
     apart = np.abs(one.astype(np.float64) - other).reshape(len(one), -1) / np.where(high > low, high - low, 1.0)
     return np.asarray(np.max(apart, axis=1))

@@ -28,9 +28,8 @@ _SHRINKINGS = 16  # sizes of a drift that is found, tried at once
 
 class DriftConfig(CheckConfig):
     """Drifts of up to `magnitude` standard deviations of each component are searched: each of `num_rounds` plays
-    `population` episodes, at most as many as `safety.num_envs`. Without a magnitude none is: what a sensor can be off
-    by is for people to say.
-    """
+    `population` episodes, at most as many as `safety.num_envs`, with seeds drawn from the first `num_seeds` safety
+    episodes. Without a magnitude none is: what a sensor can be off by is for people to say."""
 
     magnitude: float | None = Field(default=None, gt=0)
     num_rounds: int = Field(default=12, ge=1)
@@ -47,7 +46,12 @@ class _Found:
 
 
 def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
-    """One claim for each declared limit, where observations are a Box and a magnitude is given."""
+    """One claim for each declared limit, where observations are a Box and a magnitude is given; else none.
+
+    Raises:
+        ConfigError: when a limit is on a quantity that episodes do not have.
+        EnvironmentFault: when the environment breaks its API.
+    """
     if config.magnitude is None or not isinstance(context.observation_space, spaces.Box):
         return []
     for constraint in context.config.constraints:
@@ -96,7 +100,11 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
 
 
 def replay_drift(failure: Failure) -> Replayed:
-    """Play the episode with the drift that broke it."""
+    """Play the episode with the drift that broke it: reproduced where it breaks the limit again.
+
+    Raises:
+        EnvironmentFault: when the environment breaks its API.
+    """
     document, space = failure.document, failure.observation_space
     offset = np.asarray(document["drift"]).reshape(space.shape) * np.asarray(document["noise_scale"]).reshape(
         space.shape

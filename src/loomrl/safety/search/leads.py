@@ -23,7 +23,11 @@ _NEIGHBOURS = (-4, -3, -2, -1, 1, 2, 3, 4)  # steps sooner or later
 def draw_leads(
     field: Field, scale: NDArray[np.float64], seeds: Sequence[int], latest: int, rng: np.random.Generator
 ) -> list[Lead]:
-    """One for each seed: two in four push, one acts against the policy, one misleads it. `latest` is a step."""
+    """One lead for each seed, in their order: two in four push, one acts against the policy, one misleads it.
+
+    Where observations are no Box none is misled. `scale` (*obs) are standard deviations of what is observed; a lead
+    begins before step `latest`.
+    """
     misleads = isinstance(field.observations, spaces.Box)
     return [
         _drawn(field, scale, seed, index % 4 if misleads else index % 3, latest, rng)
@@ -57,6 +61,6 @@ def _push(space: Any, rng: np.random.Generator) -> NDArray[Any]:
 
 
 def neighbours(lead: Lead) -> list[Lead]:
-    """Leads to states close by: the same way, a few steps sooner or later."""
+    """Leads to states close by: the same way, one to four steps sooner or later; none before the reset."""
     moved = [step for step in _NEIGHBOURS if lead.start + step >= 0]
     return [replace(lead, start=lead.start + step, stop=lead.stop + step) for step in moved]

@@ -23,12 +23,18 @@ STEEPEST = 3.0  # confidence, in usual ones, for each deviation of a band's widt
 
 @dataclass(frozen=True)
 class LoneChoice:
-    """Three observations on a line, (*obs) each, and how sure the policy is of all three, in usual ones."""
+    """Three observations on a line, (*obs) each, of which the policy chooses otherwise at the middle one than on both
+    sides.
+
+    The line goes along `component` of the flattened observation; the band in the middle is `width` standard deviations
+    wide. `confidence` is how sure the policy at least is of its choice at all three, in multiples of how sure it
+    usually is.
+    """
 
     before: NDArray[Any]
     within: NDArray[Any]
     after: NDArray[Any]
-    component: int
+    component: int  # index in the flattened observation
     width: float  # standard deviations
     confidence: float
 
@@ -36,7 +42,11 @@ class LoneChoice:
 def find_lone_choices(
     policy: Policy, space: spaces.Box, actions: Any, met: NDArray[Any], num_lines: int, rng: np.random.Generator
 ) -> LoneChoice | None:
-    """The clearest lone choice on `num_lines` random lines between observations, or None."""
+    """The clearest lone choice on `num_lines` random lines through observations `met`, (N, *obs); None where there is
+    none.
+
+    A line goes along one component that varies. `space` is that of observations, `actions` that of actions.
+    """
     deviations = np.std(met.astype(np.float64), axis=0)
     moving = np.flatnonzero(deviations.ravel() > 0)
     centres = sample_visited(met, max(1, num_lines // max(1, len(moving))), rng)

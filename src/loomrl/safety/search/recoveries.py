@@ -24,7 +24,12 @@ Recovery = tuple[Seen | None, Answer | None, tuple[NDArray[Any], int] | None]
 
 
 class Recoveries:
-    """What a policy could do instead of its own choice, by name."""
+    """What a policy could do instead of its own choice, by name.
+
+    A recovery is a triple, of which one part is given and the others are None: a change of what the policy is shown, of
+    what it chose, or an action and for how many steps it is held first. There is none where observations are no Box and
+    actions are no single choice.
+    """
 
     def __init__(self, field: Field, visited: NDArray[Any]) -> None:
         self.field, self.space = field, field.observations
@@ -47,21 +52,23 @@ class Recoveries:
                     self.named[f"action {action} for {steps} step{'s' * (steps > 1)} first"] = (None, None, held)
 
     def all(self, only: str | None) -> list[tuple[str, Recovery]]:
-        """Name and recovery of all, or of the one named `only`."""
+        """Name and recovery of all, or of the one named `only`; in a fixed order."""
         return [(name, one) for name, one in self.named.items() if only in (None, name)]
 
     def cut(self, obs: NDArray[Any]) -> NDArray[Any]:
-        """Observations (B, *obs) within the usual range of each component."""
+        """Observations (B, *obs), each component cut to its usual range."""
         return np.asarray(np.clip(obs, self.low, self.high).astype(self.space.dtype))
 
     def half(self, obs: NDArray[Any]) -> NDArray[Any]:
-        """Observations (B, *obs) half as far from the median."""
+        """Observations (B, *obs), each component half as far from its median."""
         return np.asarray((self.middle + 0.5 * (obs - self.middle)).astype(self.space.dtype))
 
     def contradiction(self, obs: NDArray[Any]) -> float:
-        """How sure the policy is, at the most and in usual ones, where these agree on something else; 0 where never.
+        """How sure the policy is of its choice, at the most, at observations (L, *obs) where all recoveries agree on
+        another one.
 
-        Of a continuous action it is how far off it is, in thirds of its range.
+        It is in multiples of how sure the policy usually is, and 0 where they never do, or observations are no Box. Of
+        a continuous action it is how far off it is, in thirds of its range.
         """
         if not isinstance(self.space, spaces.Box):
             return 0.0

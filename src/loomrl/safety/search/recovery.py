@@ -36,7 +36,13 @@ _CANDIDATES = 6  # failures whose neighbours are looked at
 
 @dataclass(frozen=True)
 class Failing:
-    """A state, the policy's episode through it and the recovery's, each from the reset on."""
+    """A state from which the policy fails, its episode through the state and that of the recovery `by`, from the reset
+    on.
+
+    `relative_return` and `recovered` are what policy and recovery made of it, as `Scale.relative_return` measures.
+    `contradiction` is how sure the policy was, in multiples of how sure it usually is, of what contradicts its ordinary
+    behaviour. Of `neighbours` states close by that were tried, the same happened from `confirmed`.
+    """
 
     lead: Lead
     episode: Episode
@@ -49,10 +55,10 @@ class Failing:
     confirmed: int = 0  # those of them from which the same happened
 
     def is_own(self, continuous: bool) -> bool:
-        """Whether it surely contradicts itself, or fails so nearly everywhere around.
+        """Whether the failure is the policy's own: it surely contradicts itself, or fails so nearly everywhere around.
 
-        Where actions are continuous both are needed, the latter in half of the places: a body that falls is soon where
-        no two ways to act agree.
+        Where actions are `continuous` both are needed, the latter in half of the places: a body that falls is soon
+        where no two ways to act agree.
         """
         share = self.confirmed / max(1, self.neighbours)
         if self.contradiction >= CONTRADICTS:
@@ -61,7 +67,10 @@ class Failing:
 
 
 class Scale:
-    """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit."""
+    """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit.
+
+    A stretch has `horizon` steps. Of the constraints those count that are per episode and known at each step.
+    """
 
     def __init__(
         self,
@@ -80,29 +89,34 @@ class Scale:
         self.size = max(usual - float(np.mean(worst)), float(np.std(worst)), 1e-6 * max(1.0, abs(usual)))
 
     def usual(self, step: int) -> float:
-        """The median return of ordinary episodes in the `horizon` steps from `step` on."""
+        """The median return of ordinary episodes in the `horizon` steps from `step` on; 0 where all are over."""
         earned = [sums[min(step + self.horizon, len(sums) - 1)] - sums[min(step, len(sums) - 1)] for sums in self._sums]
         return float(np.median(earned))
 
     def relative_return(self, episode: Episode, step: int) -> float:
-        """What follows step `step` of an episode, where `usual` is 0 and random actions are -1."""
+        """What the `horizon` steps from `step` on are worth: 0 as in ordinary episodes, -1 as by random actions, 1 less
+        where they break a limit; minus infinity where an action was none."""
         earned = float(np.sum(episode.reward[step : step + self.horizon]))
         if not np.isfinite(earned):
             return -np.inf
         return (earned - self.usual(step)) / self.size - float(bool(self.broken(episode, step)))
 
     def broken(self, episode: Episode, step: int) -> list[str]:
-        """The names of the limits that an episode breaks in the `horizon` steps from a step on."""
+        """The names of the limits that an episode breaks in the `horizon` steps from a step on; empty where none."""
         return broken(self.constraints, episode, step, self.horizon)
 
 
 def broken(constraints: Sequence[ConstraintConfig], episode: Episode, step: int, horizon: int) -> list[str]:
-    """The names of the limits that an episode breaks in so many steps from a step on."""
+    """The names of the limits that an episode breaks in `horizon` steps from step `step` on; empty where none."""
     return [one.name for one in constraints if violations(one, episode)[step : step + horizon].any()]
 
 
 class RecoverySearch:
-    """Leads, what the policy makes of where they end, and what recoveries do."""
+    """The search for states from which a policy fails although a recovery exists. It raises EnvironmentFault when the
+    environment breaks its API.
+
+    `num_states` counts the states at which leads ended while their episodes went on.
+    """
 
     def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:
         self.field, self.scale = field, scale
@@ -112,13 +126,17 @@ class RecoverySearch:
 
     @property
     def why_not(self) -> str:
-        """Why a search that found nothing could have found nothing: it then supports no claim."""
+        """Why a search that found nothing could have found nothing: it then supports no claim. Empty where it could."""
         if not self.recoveries.named:
             return "where observations are no numbers and actions are no choice, no recovery is known to try"
         return "" if self.num_states else "every episode was over before what led it was"
 
     def run(self, seeds: Sequence[int], latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
-        """The failures that are the policy's own, the clearest first."""
+        """The failures that are the policy's own, the clearest first; empty where there is none.
+
+        One episode is led for each seed, from a step before `latest` on. Recoveries are tried from at most
+        `max_failures` states.
+        """
         found = self._examined(draw_leads(self.field, self.deviations, seeds, latest, rng), max_failures)
         found.sort(key=lambda one: (-one.contradiction, one.relative_return - one.recovered, one.lead.seed))
         confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def cumulative(ratios: Floats) -> Floats:
-    """The weight of each episode up to and with each step, (N, T)."""
+    """The weight of each episode up to and with each step, (N, T): products of its steps' ratios (N, T)."""
     return np.asarray(np.cumprod(ratios, axis=1))
 
 
@@ -27,22 +27,35 @@ def effective_sample_size(weights: Floats) -> float:
 
 
 def importance_terms(weights: Floats, rewards: Floats) -> Floats:
-    """Each episode's return by its whole weight, (N,): their mean is the inverse propensity score."""
+    """Each episode's return by its whole weight, (N,): their mean is the inverse propensity score.
+
+    `weights` (N, T) are those of `cumulative`, `rewards` are (N, T).
+    """
     return np.asarray(weights[:, -1] * rewards.sum(axis=1))
 
 
 def self_normalised(weights: Floats, rewards: Floats) -> float:
-    """The weighted mean of the returns. A little biased, and never outside of what was earned."""
+    """The weighted mean of the returns. A little biased, and never outside of what was earned.
+
+    `weights` (N, T) are those of `cumulative`, `rewards` are (N, T). ZeroDivisionError where all weights of whole
+    episodes are 0.
+    """
     return float(np.average(rewards.sum(axis=1), weights=weights[:, -1]))
 
 
 def per_decision_terms(weights: Floats, rewards: Floats) -> Floats:
-    """Each reward by the weight of the decisions that led to it, summed over an episode, (N,)."""
+    """Each reward by the weight of the decisions that led to it, summed over an episode, (N,).
+
+    `weights` (N, T) are those of `cumulative`, `rewards` are (N, T).
+    """
     return np.asarray((weights * rewards).sum(axis=1))
 
 
 def per_decision_self_normalised(weights: Floats, rewards: Floats) -> float:
-    """The weighted mean reward of each step, summed over the steps."""
+    """The weighted mean reward of each step, summed over the steps; a step whose weights are all 0 adds nothing.
+
+    `weights` (N, T) are those of `cumulative`, `rewards` are (N, T).
+    """
     earned, total = (weights * rewards).sum(axis=0), weights.sum(axis=0)
     return float(np.sum(earned / np.where(total > 0.0, total, 1.0)))
 
@@ -50,8 +63,9 @@ def per_decision_self_normalised(weights: Floats, rewards: Floats) -> float:
 def doubly_robust_terms(weights: Floats, rewards: Floats, q: Floats, v: Floats) -> Floats:
     """What a model expects, corrected by the weighted surprises on the way, (N,).
 
-    `q` (N, T) is what it expects from each step on after the logged action, `v` (N, T) on average over those of the
-    evaluated policy; both 0 after the end. A wrong model makes them wide, not biased.
+    `weights` (N, T) are those of `cumulative`, `rewards` are (N, T). `q` (N, T) is what the model expects from each
+    step on after the logged action, `v` (N, T) on average over those of the evaluated policy; both 0 after the end. A
+    wrong model makes them wide, not biased.
     """
     following = np.hstack([v[:, 1:], np.zeros((len(v), 1))])
     return np.asarray(v[:, 0] + (weights * (rewards + following - q)).sum(axis=1))

@@ -27,35 +27,50 @@ _FIRST_BLOCKS = (1 / 8, 1 / 4, 1 / 2)  # of the episodes: where the model is lea
 
 
 class Regression(Protocol):
-    """A linear model of steps' values, by the actions that were taken and those the evaluated policy would take."""
+    """A linear model of the values of a log's S steps, by the actions that were taken and those the evaluated policy
+    would take."""
 
-    def solve(self, rows: Rows) -> Floats: ...  # what `fit` needs of those rows, once for all targets
+    def solve(self, rows: Rows) -> Floats:
+        """What `fit` needs of the steps that the mask `rows`, (S,), marks: once for all targets."""
+        ...
 
-    def fit(self, solved: Floats, rows: Rows, targets: Floats) -> Floats: ...  # coefficients
+    def fit(self, solved: Floats, rows: Rows, targets: Floats) -> Floats:
+        """The coefficients that fit targets, one for each step of `rows`; `solved` is what `solve` gave for those."""
+        ...
 
-    def logged(self, coefficients: Floats) -> Floats: ...  # (S,)
+    def logged(self, coefficients: Floats) -> Floats:
+        """The values of all steps with the logged actions, (S,)."""
+        ...
 
-    def candidates(self, coefficients: Floats) -> tuple[Floats, Floats]: ...  # values and probabilities, (S, M)
+    def candidates(self, coefficients: Floats) -> tuple[Floats, Floats]:
+        """Values of M actions of the evaluated policy at each step, (S, M), and their probabilities, (S, M)."""
+        ...
 
 
 @dataclass(frozen=True)
 class Values:
-    """What a model expects at each step (S,), of all that is still to come."""
+    """What a model expects at each step, (S,), of all that is still to come: `q` after the logged action, `v` on
+    average over what the evaluated policy does."""
 
     q: Floats  # after the logged action
     v: Floats  # on average over the evaluated policy's
 
 
 def value(logged: LoggedEpisodes, model: Regression, low: float, high: float) -> float:
-    """The mean return the model, learnt from all episodes, expects where they began; a step earns `low` to `high`."""
+    """The mean return that the model, learnt from all episodes, expects where they began.
+
+    A step earns `low` to `high`: what is expected of k steps is kept within k times these.
+    """
     everything = np.ones(len(logged.lengths), np.bool_)
     return float(fitted(logged, model, everything, low, high).v[logged.step == 0].mean())
 
 
 def forward(logged: LoggedEpisodes, model: Regression, low: float, high: float) -> Values:
-    """Values by models that are learnt from the episodes before; 0 for the first, which have none before them.
+    """Values of all steps, (S,), by models that are learnt from the episodes before; 0 for the first ones, about an
+    eighth, which have none.
 
-    So what a model expects of an episode does not depend on what came of it, as doubly robust estimates need.
+    So what a model expects of an episode does not depend on what came of it, as doubly robust estimates need. `low` and
+    `high` are what a step can earn.
     """
     num_episodes = len(logged.lengths)
     episode = np.repeat(np.arange(num_episodes), logged.lengths)
@@ -70,10 +85,11 @@ def forward(logged: LoggedEpisodes, model: Regression, low: float, high: float) 
 
 
 def fitted(logged: LoggedEpisodes, model: Regression, episodes: Rows, low: float, high: float) -> Values:
-    """Values of all steps, learnt from some of the episodes (N,).
+    """Values of all steps, (S,), learnt from the episodes that the mask `episodes`, (N,), marks.
 
     What follows a truncated step is not in the log, so it teaches its reward only; so does every step that reached the
-    greatest length, or those that terminated there would be taken for all of them.
+    greatest length, or those that terminated there would be taken for all of them. `low` and `high` are what a step can
+    earn.
     """
     horizon, last = int(logged.lengths.max()), np.cumsum(logged.lengths) - 1
     of_reward = np.repeat(episodes, logged.lengths)
@@ -96,7 +112,16 @@ def fitted(logged: LoggedEpisodes, model: Regression, episodes: Rows, low: float
 
 
 def regression(logged: LoggedEpisodes, challenger: ServedPolicy, config: OffPolicyConfig) -> Regression:
-    """The model's features for this log and the evaluated policy."""
+    """A model to learn from a log, of features of the observations and actions of its steps; nothing is learnt yet.
+
+    For choices it has coefficients for each of them, for continuous actions one set for observation and action
+    together. The evaluated policy, `challenger`, is asked what it would do after each observation: by its own choice,
+    or sampled, as `config.acting` says.
+
+    Raises:
+        CannotEstimate: when the policy is recurrent, observes something else, has no answer or too many combinations of
+            choices.
+    """
     rng, greedy = np.random.default_rng(_SEED), config.acting == "greedy"
     observation = logged.observation.reshape(len(logged.observation), -1).astype(np.float64)
     if challenger.chooses:

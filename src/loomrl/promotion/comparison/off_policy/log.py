@@ -22,12 +22,18 @@ Floats = NDArray[np.float64]
 
 
 class CannotEstimate(ValueError):
-    """Why there is no estimate, and what would make one possible."""
+    """Raised where a log allows no estimate: its text says why, and what would make one possible."""
 
 
 @dataclass(frozen=True)
 class LoggedEpisodes:
-    """N episodes with S steps in all, one after the other, the longest of T steps."""
+    """N episodes with S steps in all, one after the other, the longest of T steps.
+
+    Of each step, (S, ...): observation, action, the `propensity` of its decision alone, the reward, 0 where none came,
+    and whether one came. Of each episode, (N,): its length, whether it `terminated` (others ran out of time), whether
+    it `is_whole` (what follows the steps of others is not known), and the number of its agent. `explored` says whether
+    chance had a part in the first decisions.
+    """
 
     observation: NDArray[np.generic]  # (S, *obs)
     action: NDArray[np.generic]  # (S, *action)
@@ -47,7 +53,7 @@ class LoggedEpisodes:
         return np.arange(len(self.reward)) - np.repeat(begins, self.lengths)
 
     def newest(self, num_steps: int) -> "LoggedEpisodes":
-        """As many of the last episodes as have no more steps than that together, but one at least."""
+        """The last episodes, as many as have at most `num_steps` steps together, but one at least."""
         from_last = np.cumsum(self.lengths[::-1])
         kept = max(int(np.searchsorted(from_last, num_steps, side="right")), 1)
         steps = np.arange(len(self.reward)) >= len(self.reward) - int(from_last[kept - 1])
@@ -60,7 +66,10 @@ class LoggedEpisodes:
         )
 
     def until(self, lengths: NDArray[np.int64]) -> "LoggedEpisodes":
-        """Their first steps, (N,) of them; at least one of each."""
+        """The same episodes cut to their first steps: as many of each as `lengths`, (N,), says, at least 1.
+
+        An episode that is cut is neither whole nor terminated.
+        """
         kept, shorter = self.step < np.repeat(lengths, self.lengths), lengths < self.lengths
         return replace(
             self._of_steps(kept, np.minimum(lengths, self.lengths)),
@@ -74,7 +83,7 @@ class LoggedEpisodes:
         return replace(self, lengths=lengths, **values)  # type: ignore[arg-type]  # each is as it was
 
     def padded(self, values: Floats, fill: float) -> Floats:
-        """Values of steps (S,) as one row per episode, (N, T)."""
+        """Values of steps (S,) as one row per episode, (N, T); after an episode's end stands `fill`."""
         rows = np.full((len(self.lengths), int(self.lengths.max())), fill)
         rows[np.repeat(np.arange(len(self.lengths)), self.lengths), self.step] = values
         return rows
@@ -83,10 +92,14 @@ class LoggedEpisodes:
 def read_logged(
     episodes: Sequence[WindowEpisode], version: str, config: OffPolicyConfig, chooses: bool = True
 ) -> tuple[LoggedEpisodes, dict[str, int], dict[str, int]]:
-    """The version's episodes, how many were left out for which reason, and of how many the end is not known and why.
+    """The version's episodes, and two counts by reason: of those that were left out, and of those whose end is not
+    known.
+
+    `chooses` says whether actions are choices; continuous ones are weighed by densities.
 
     Raises:
-        CannotEstimate: when there are none, or the ends of too many are not known.
+        CannotEstimate: when there are none, the ends of too many are not known, or a shield had the fallback act in
+            place of actions that were drawn.
     """
     began = [one for one in episodes if not one.cut and one.deciders[:1] == [version]]
     left_out = Counter(_why_left_out(one, version) for one in episodes if version in one.versions)
@@ -118,7 +131,7 @@ def read_logged(
 
 
 def require_complete(num_incomplete: int, count: int, config: OffPolicyConfig) -> None:
-    """Raises `CannotEstimate` where the ends of too many episodes are not known."""
+    """Raises `CannotEstimate` where the ends of too many episodes, `num_incomplete` of `count`, are not known."""
     if num_incomplete > config.max_left_out_share * count:
         raise CannotEstimate(
             f"{num_incomplete} of {count} episodes have not ended, lack feedback, or went on without what the version "

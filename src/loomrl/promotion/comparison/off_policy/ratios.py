@@ -32,7 +32,8 @@ _FEW = 0.01  # of the decisions, whose propensity may be another one for want of
 
 @dataclass(frozen=True)
 class Ratios:
-    """Of every step (S,), and what a ratio can be at most where that is known beforehand."""
+    """The ratios of every step, (S,) for each policy, and what a ratio can be at most, known beforehand; None where it
+    is not."""
 
     challenger: Floats
     champion: Floats
@@ -43,7 +44,7 @@ class Ratios:
 def importance_ratios(
     logged: LoggedEpisodes, champion: ServedPolicy, challenger: ServedPolicy, config: OffPolicyConfig
 ) -> tuple[LoggedEpisodes, Ratios]:
-    """The ratios of both policies, and the log as far as it shows what they would do.
+    """The log as far as it shows what both policies would do, and the ratios of its steps.
 
     Raises:
         CannotEstimate: when the log does not show what the challenger would do, with the reason and what to change.

@@ -42,7 +42,11 @@ _MODEL = "how wrong its model is, the log does not show"
 
 
 class Estimate(Document):
-    """One estimator's word on the challenger's mean return; either a value or why it is refused."""
+    """One estimator's word on the challenger's mean return: a `value`, or None and in `refused` why.
+
+    The mean return exceeds `low` with the report's confidence; None where `no_bound` says why. `standard_error` is
+    approximate, for reading.
+    """
 
     estimator: str
     value: float | None = None
@@ -53,7 +57,10 @@ class Estimate(Document):
 
 
 class Improvement(Document):
-    """The challenger's mean return minus the champion's, had both acted in the same way; bounds one-sided."""
+    """The challenger's mean return minus the champion's, had both acted in the same way.
+
+    Bounds are one-sided, at the report's confidence; None where the greatest ratios are not known or too great.
+    """
 
     value: float
     low: float | None
@@ -61,7 +68,14 @@ class Improvement(Document):
 
 
 class OffPolicyReport(Document):
-    """Everything the champion's log says about a challenger; `refused` says why it says nothing."""
+    """Everything the champion's log says about a challenger; `refused` says why it says nothing, and is empty where it
+    does.
+
+    `acting` says how both are taken to decide, "greedy" or "sampled". `left_out` and `incomplete` count episodes by
+    reason: those that were not used, and those that count as far as they are known. `logged_mean` is what the episodes
+    earned with the champion's exploration. The effective sizes say how many of the challenger's own episodes, and
+    decisions, the log is worth. Figures that were not computed are None.
+    """
 
     policy: str
     champion_version: str
@@ -90,7 +104,8 @@ def estimate(
     challenger: ServedPolicy,
     config: OffPolicyConfig,
 ) -> OffPolicyReport:
-    """All estimates from the episodes of the champion's version.
+    """All estimates from the episodes of the champion's version. Where the log allows none, the report says why in
+    `refused`.
 
     Raises:
         ConfigError: when the log contradicts `reward_range`, `max_steps` or `min_propensity`.

@@ -17,10 +17,11 @@ _BATCH = 4_096
 
 def choice_probabilities(policy: ServedPolicy, observations: Array, greedy: bool) -> Floats:
     """The probability of each of A choices, (S, A), behind the policy's shield if it has one; several components are
-    one choice of all combinations.
+    one choice of all combinations. Where `greedy`, it is 1 for the policy's own choice.
 
     Raises:
-        CannotEstimate: when there are too many combinations, or the policy has no answer.
+        CannotEstimate: when there are too many combinations, or the policy is recurrent, observes something else or has
+            no answer.
     """
     sizes = choice_sizes(policy)
     num_choices = math.prod(sizes)
@@ -47,7 +48,8 @@ def choice_sizes(policy: ServedPolicy) -> list[int]:
 
 
 def choice_index(policy: ServedPolicy, actions: Array) -> NDArray[np.int64]:
-    """The number of each action's combination of choices, (S,), for actions (S, *action)."""
+    """The number of each action's combination of choices, (S,), for actions (S, *action); ValueError for one that is
+    none of the policy's."""
     start = np.ravel(policy.manifest.environment.action.get("start", 0))
     components = actions.reshape(len(actions), -1).astype(np.int64) - start
     return np.asarray(np.ravel_multi_index(tuple(components.T), tuple(choice_sizes(policy))), dtype=np.int64)
@@ -58,6 +60,9 @@ def log_densities(policy: ServedPolicy, observations: Array, actions: Array) -> 
 
     Where an action was clipped to a bound it is the probability of all that is clipped there. A squashed action's is
     that of the sample before tanh: in ratios of densities of one action the slope cancels.
+
+    Raises:
+        CannotEstimate: when the policy is recurrent, observes something else, or has no answer.
     """
     from scipy.special import log_ndtr
 
@@ -85,7 +90,12 @@ def at_bounds(policy: ServedPolicy, actions: Array) -> NDArray[np.bool_]:
 def continuous_actions(
     policy: ServedPolicy, observations: Array, greedy: bool, num_samples: int, rng: np.random.Generator
 ) -> Floats:
-    """Actions the policy would take, (S, M, D): its choice alone, or `num_samples` of its distribution."""
+    """Actions the policy would take, (S, M, D): its choice alone where `greedy`, M = 1, else `num_samples` of its
+    distribution.
+
+    Raises:
+        CannotEstimate: when the policy is recurrent, observes something else, or has no answer.
+    """
     blocks = []
     for _, answer in _answers(policy, observations):
         if greedy:
