@@ -175,6 +175,6 @@ class Authority:
 
 
 def challengers(orders: ActiveOrders, roles: Roles) -> list[ServedPolicy]:
-    """Who decides in shadow: the registry's challenger and those of the plan, as far as they are loaded."""
+    """Who decides in shadow, each once: the registry's challenger and those of the plan, as far as they are loaded."""
     named = [roles.challenger, *map(roles.by_version, orders.plan.challengers)]
     return list({policy.version: policy for policy in named if policy is not None}.values())
