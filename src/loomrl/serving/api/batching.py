@@ -42,7 +42,8 @@ class Batcher:
 
     def flush(self) -> None:
         """Decide all waiting requests in one batch and pass each its response, in the order they came. With none
-        waiting it does nothing."""
+        waiting it does nothing.
+        """
         waiting, self._waiting = self._waiting, []
         answers = self._answer_all([request for request, _ in waiting]) if waiting else []
         for (_, reply), answer in zip(waiting, answers, strict=True):

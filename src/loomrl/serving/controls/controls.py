@@ -127,7 +127,13 @@ class Controls:
         self.follow()
 
     def follow(self) -> None:
-        """Do what `refresh` does, and write what could not be written before. It may wait for another process."""
+        """Do what `refresh` does, and write what could not be written before. It may wait for another process.
+
+        What cannot be written still is tried again with the next call; `unsaved` says why.
+
+        Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
+        """
         self.refresh()
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         if self._written is not self._known or self.reserved is not None or is_due:
@@ -137,6 +143,9 @@ class Controls:
         """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
 
         Overrides whose time is over are lifted. No process is waited for.
+
+        Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
         """
         with self._lock:
             stamp = self._look()
@@ -184,7 +193,7 @@ class Controls:
         return self.orders.versions()
 
     def revision(self, name: str) -> int:
-        """Of a control, as known here; 0 where it was never set."""
+        """The number of a control's newest revision, as known here; 0 where it was never set."""
         return self._standing[name].revision if name in self._standing else 0
 
     def describe_plan(self) -> dict[str, Any]:
@@ -194,7 +203,10 @@ class Controls:
         return {"plan": orders.plan.to_json(), "revision": revision, "kill_switch": switch}
 
     def set_override(self, override: Override, actor: str) -> None:
-        """Put an override in force; it replaces the former one of the same agent (or of all)."""
+        """Put an override in force; it replaces the former one of the same agent (or of all).
+
+        It is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        """
         self._set(override_name(override.agent_id), override, actor, override.reason)
         self._save()
 
@@ -220,7 +232,8 @@ class Controls:
 
         Raises:
             ConfigError: when the plan was changed since the `revision` that the new one was made from.
-            ArtifactError: when another process holds the file for long.
+            ArtifactError: when another process holds the file for long, or the disk takes neither the file nor what is
+                written to the reserve. What was in force by then stays in force in this process.
         """
         with self._exclusive():
             self._save_alone()
@@ -236,7 +249,10 @@ class Controls:
         return dealt
 
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
-        """Turn the kill switch on, or off (None)."""
+        """Turn the kill switch on, or off (None).
+
+        That is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        """
         self._set(KILL_SWITCH, switch, actor, reason)
         self._save()
 

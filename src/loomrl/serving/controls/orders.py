@@ -45,7 +45,11 @@ class ActiveOrders:
 
 
 def orders_of(controls: Mapping[str, Control]) -> ActiveOrders:
-    """The view that follows from the controls, by name."""
+    """The view that follows from the controls, by name.
+
+    Raises:
+        ValidationError: for a control that this version of LoomRL cannot read.
+    """
     documents = [document_of(control) for control in controls.values()]
     overrides = {document.agent_id: document for document in documents if isinstance(document, Override)}
     switch = next((document for document in documents if isinstance(document, KillSwitch)), None)
@@ -65,7 +69,7 @@ def document_of(control: Control) -> Override | Plan | KillSwitch | None:
 
 
 def is_readable(control: Control) -> bool:
-    """Whether this version of LoomRL can read it; what it cannot is told in the log."""
+    """Whether this version of LoomRL can read a control; why it cannot is told in the log."""
     try:
         document_of(control)
     except ValidationError as error:
@@ -76,7 +80,7 @@ def is_readable(control: Control) -> bool:
 
 
 def override_name(agent_id: str | None) -> str:
-    """The control that an agent's override is; None: that of all agents."""
+    """The name of the control that an agent's override is; None: of the one for all agents."""
     return OVERRIDE if agent_id is None else f"{OVERRIDE}/{agent_id}"
 
 
@@ -99,7 +103,9 @@ def not_replaced(orders: Iterable[Control]) -> list[Control]:
 
 
 def strictest(orders: Iterable[Control]) -> Control:
-    """Which of several stands; of equally strict ones the one that LoomDB numbered last, or has yet to number."""
+    """Which of one or more orders stands; of equally strict ones the one that LoomDB numbered last, or has yet to
+    number.
+    """
     return max(orders, key=lambda one: (_strictness(one), one.made_from is not None, one.place, one.identity))
 
 

@@ -86,7 +86,10 @@ class Plan(Document):
         return {*self.split, *self.challengers, *fallback}
 
     def dealt_after(self, former: "Plan") -> "Plan":
-        """This plan with its slices, which differ from the former plan's only where the split does."""
+        """A copy of this plan with its slices, which differ from the former plan's only where the split does.
+
+        Where it names no experiment, it is in the former's, or in a new one.
+        """
         if not self.split:
             return self.model_copy(update={"experiment": None, "slices": []})
         experiment = self.experiment or former.experiment or secrets.token_hex(4)

@@ -112,7 +112,9 @@ class Memories:
         return Recalled(keys, states, marks)
 
     def keep(self, policy: ServedPolicy, recalled: Recalled, after: State, is_kept: bool) -> None:
-        """Remember what came out of decisions that are on record, (B, M)."""
+        """Remember the states (B, M) that came `after` decisions which are on record. `is_kept`: whether their episodes
+        stay with this version.
+        """
         now = time.monotonic()
         for key, state, mark in zip(recalled.keys, after, recalled.marks, strict=True):
             self._let_go(key)
@@ -128,7 +130,11 @@ class Memories:
                 self._let_go((agent_id, episode_id))
 
     def restore(self, folder: Path) -> None:
-        """Learn from a chain which episodes a restart cut into."""
+        """Learn from a chain which episodes a restart cut into, in place of those that were known.
+
+        Raises:
+            ArtifactError: when a compacted segment cannot be read.
+        """
         self._asleep = OrderedDict(unfinished(folder))
 
     def _recall(self, policy: ServedPolicy, key: Key, state: State) -> Json:
@@ -166,7 +172,14 @@ class Memories:
 
 
 def unfinished(folder: Path) -> dict[Key, list[LoggedStep]]:
-    """The decisions of all episodes of recurrent policies that have not ended in a chain, from its newest part."""
+    """The decisions of all episodes of recurrent policies that have not ended in a chain, by agent and episode, in
+    order.
+
+    Only the newest 256 MiB of the chain are read, in whole segments.
+
+    Raises:
+        ArtifactError: when a compacted segment cannot be read.
+    """
     found: dict[Key, list[LoggedStep]] = {}
     for path in _newest(folder):
         for line in complete_lines(path):

@@ -36,7 +36,9 @@ class Compared:
 
 @dataclass
 class ShadowState:
-    """Sequences are those of the acting server's chain; counts go on over restarts of the shadow's process."""
+    """How far a shadow's process has come, and what it counted. Sequences are those of the acting server's chain;
+    counts go on over restarts of the process.
+    """
 
     settled: int  # the last record that needs no more looking at
     until: int = -1  # the last record in hand
@@ -61,7 +63,7 @@ class ShadowState:
             del self.compared[next(iter(self.compared))]
 
     def own_head(self) -> ChainHead | None:
-        """The last synced record of the shadow's chain."""
+        """The last synced record of the shadow's own chain; None before the first."""
         return None if self.head is None else ChainHead(**self.head)
 
 
@@ -79,7 +81,11 @@ class StatePage:
         return page
 
     def write(self, state: ShadowState) -> None:
-        """Replace the state, in one call: a process that is killed leaves the old one or the new one."""
+        """Replace the state, in one call: a process that is killed leaves the old one or the new one.
+
+        Raises:
+            ValueError: for a state that does not fit into one page of memory, 4096 bytes.
+        """
         data = orjson.dumps(state)
         if len(data) + _FRAME.size > _PAGE_BYTES:
             raise ValueError(f"a shadow's state has {len(data)} bytes; it must fit into one page of memory")

@@ -41,7 +41,9 @@ Mixture = list[tuple[float, list[Floats]]]  # probability of each part; of each 
 
 
 class Draws:
-    """Random numbers by (draw, row): the same ones whenever they are asked for under the same key."""
+    """Random numbers by (draw, row): the same ones whenever they are asked for under the same key, a hexadecimal
+    number.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -51,7 +53,7 @@ class Draws:
 
     @classmethod
     def seeded(cls, seed: int | None) -> "Draws":
-        """Under a key made of a seed; of the system's entropy without one."""
+        """Random numbers under a key made of a seed; of the system's entropy without one."""
         if seed is None:
             return cls(secrets.token_hex(16))
         low, high = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()

@@ -136,13 +136,17 @@ class RoleKeeper:
         self._on_last = on_last
 
     def refresh(self, retry_refused: bool = False) -> None:
-        """Look at the source once, and wait up to a minute until what it asks for is loaded or refused."""
+        """Look at the source once, and wait up to a minute until what it asks for is loaded or refused.
+
+        Nothing is raised: what went wrong is kept in `unreachable` and `refused`.
+        """
         _wait(self.look(retry_refused))
 
     def look(self, retry_refused: bool = False) -> list[Loading]:
         """Look at the source once and begin to load what is missing; roles follow as soon as a version is there.
 
-        Nothing is raised: what went wrong is kept in the attributes.
+        Returns the loadings under way. `retry_refused`: versions that were refused or unloaded are tried again. Nothing
+        is raised: what went wrong is kept in `unreachable` and `refused`.
         """
         with self._looking:
             try:
@@ -176,7 +180,10 @@ class RoleKeeper:
         return {version: RefusedVersion(version, why, -math.inf if version in given else now) for version, why in told}
 
     def use_last(self, why: str) -> list[Loading]:
-        """Take the roles that were verified last, where the source has never answered yet; they are verified again."""
+        """Take the roles that were verified last, where the source has never answered yet; they are verified again.
+
+        Returns the loadings under way: none where the source has answered, or nothing was kept. `why` is for the log.
+        """
         last = self._source.last_verified()
         with self._lock:
             if self._has_looked or last is None:
@@ -240,13 +247,19 @@ class RoleKeeper:
             return version in before.versions() - self.current.versions()
 
     def load_pinned(self) -> None:
-        """Begin to load the versions that overrides pin. Works without the source's roles."""
+        """Begin to load the versions that overrides pin. Works without the source's roles; what fails is kept in
+        `refused`.
+        """
         with self._lock:
             self._assign()
             self._begin(self._pins())
 
     def take_out(self, version: str) -> str | None:
-        """Let a quarantined version decide no more, from the next request on; the champion that there is then."""
+        """Let a quarantined version decide no more, from the next request on.
+
+        Returns the version of the champion that there is then; None where there is none, or for want of another it
+        stays.
+        """
         self.obey_quarantine()
         champion = self.current.champion
         return None if champion is None or champion.version == version else champion.version

@@ -110,7 +110,7 @@ class Supervisor:
             self.look()
 
     def look(self) -> None:
-        """Look at all workers once; raises as `run` does."""
+        """Look at all workers once, and start those again that are due; raises as `run` does."""
         for worker in self.workers:
             self._look_at(worker)
         self._help()

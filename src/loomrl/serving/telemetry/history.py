@@ -25,7 +25,7 @@ class History:
         self._before, self._at = self.counts(), time.monotonic()
 
     def counts(self) -> Json:
-        """What was counted since the server started; what challengers did, since the first of them."""
+        """What was counted since the server started, as JSON values; what challengers did, since the first of them."""
         state = self._shadow.state
         told = {"mirrored": state.num_mirrored, "dropped": state.num_dropped, "errors": state.num_errors}
         compared = {version: asdict(found) for version, found in self._shadow.compared.items()}
