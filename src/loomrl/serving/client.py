@@ -128,7 +128,11 @@ class PolicyClient:
         self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
+        """Say what came of several decisions; all are recorded or none.
+
+        Of a server with several workers each records all of its own or none: what is left is `not_recorded` of the
+        Refused.
+        """
         self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     def is_ready(self) -> bool:
@@ -281,7 +285,11 @@ class AsyncPolicyClient:
         await self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     async def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
+        """Say what came of several decisions; all are recorded or none.
+
+        Of a server with several workers each records all of its own or none: what is left is `not_recorded` of the
+        Refused.
+        """
         await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     async def is_ready(self) -> bool:

@@ -280,6 +280,7 @@ class ServerContext:
         """Exchange what people set with the other hosts, through LoomDB.
 
         Raises:
+            ArtifactError: when the file of orders cannot be read; what is in force goes on.
             ServiceError: when LoomDB fails; what is in force goes on.
         """
         try:
@@ -298,17 +299,19 @@ class ServerContext:
     def follow_roles(self) -> None:
         """Follow the registry, and load the versions that people name.
 
-        Before there is a champion, what people set on other hosts is known; on this one it stands in the file.
+        Before there is a champion, what people set on other hosts is known; on this one it stands in the file. What
+        fails is kept in `roles`, and nothing is raised.
         """
         if shares_loomdb():
             self._has_orders.wait(_FIRST_ORDERS_SECONDS)
         self.refresh()
 
     def refresh(self) -> None:
-        """Load what the registry and people name, once. Works without the registry's aliases for what people name.
+        """Begin to load what the registry and people name. Works without the registry's aliases for what people name.
 
         Orders are in force before their versions are loaded, and whether or not those can be: an emergency action must
-        not wait for a download. Until then such a version answers 503.
+        not wait for a download. Until then such a version answers 503. What fails is kept in `roles`, and nothing is
+        raised.
         """
         orders = self.controls.orders
         if orders is not self._orders_loaded:
@@ -347,7 +350,9 @@ class ServerContext:
             self.controls.set_plan(plan.model_copy(update=changed), MONITORS, revision)
 
     def wait_for_registry(self) -> None:
-        """Take the roles that were verified last where the registry is silent: it may hang for minutes."""
+        """Take the roles that were verified last, if the registry has not answered three seconds from now: it may hang
+        for minutes.
+        """
         if not self._stopping.wait(_REGISTRY_SECONDS) and not self.roles.has_looked:
             self.roles.use_last(f"the registry gave no answer for {_REGISTRY_SECONDS:g} s")
 

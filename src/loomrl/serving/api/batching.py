@@ -18,7 +18,9 @@ Reply = Callable[[Response], None]
 
 @dataclass(slots=True)
 class DecisionRequest:
-    """A request for decisions that was read and found well-formed."""
+    """A request for decisions that was read and found well-formed. `answer` makes its response of the decisions,
+    `route` is what records call where it came.
+    """
 
     requests: DecisionRequests
     route: str  # as records name it

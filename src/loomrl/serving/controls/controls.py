@@ -82,7 +82,9 @@ class SavedControls(Document):
 
 @dataclass(frozen=True)
 class Change:
-    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it."""
+    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it; None for
+    none.
+    """
 
     control: Control
     gave_way: Control | None = None
@@ -159,6 +161,7 @@ class Controls:
         """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
 
         Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
             ServiceError: when the database fails; what is in force goes on.
         """
         self.refresh()
@@ -197,7 +200,7 @@ class Controls:
         return self._standing[name].revision if name in self._standing else 0
 
     def describe_plan(self) -> dict[str, Any]:
-        """The plan and its revision, and the kill switch, as JSON values."""
+        """What is in force, as JSON values: `plan`, its `revision`, and `kill_switch`, None while it is off."""
         revision, orders = self.revision(PLAN), self.orders
         switch = None if orders.kill_switch is None else orders.kill_switch.to_json()
         return {"plan": orders.plan.to_json(), "revision": revision, "kill_switch": switch}
@@ -211,7 +214,8 @@ class Controls:
         self._save()
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
-        """Lift one override, or all; returns those lifted.
+        """Lift one override, or all (None); returns those lifted. They are lifted here at once, as `set_override` puts
+        in force.
 
         Raises:
             ConfigError: when there is no such override.

@@ -24,7 +24,10 @@ _KINDS: dict[str, type[Override | Plan | KillSwitch]] = {PLAN: Plan, KILL_SWITCH
 
 @dataclass(frozen=True)
 class ActiveOrders:
-    """What is in force: one consistent view, never changed, only replaced."""
+    """What is in force: one consistent view, never changed, only replaced.
+
+    `overrides` are by agent, under None the one of all agents; `kill_switch` is None while it is off.
+    """
 
     overrides: Mapping[str | None, Override] = field(default_factory=dict)  # by agent; None: of all agents
     kill_switch: KillSwitch | None = None
@@ -85,7 +88,7 @@ def override_name(agent_id: str | None) -> str:
 
 
 def not_replaced(orders: Iterable[Control]) -> list[Control]:
-    """Of orders of one control those that no other was set with knowledge of, by their identities.
+    """Of orders of one control those that no other was set with knowledge of, sorted by their identities.
 
     Whoever knows the same orders finds the same, in whichever sequence they were heard of: a multi-value register
     (Shapiro et al. 2011, "A comprehensive study of convergent and commutative replicated data types", section 3.2.2).

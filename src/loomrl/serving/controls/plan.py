@@ -98,7 +98,7 @@ class Plan(Document):
         return self.model_copy(update={"experiment": experiment, "slices": slices})
 
     def fraction(self, version: str) -> float:
-        """The exact share of the points a version owns."""
+        """The exact share of the points that a version owns; 0 for one that the plan does not deal."""
         return sum(owned.end - owned.start for owned in self.slices if owned.version == version) / POINTS
 
 

@@ -45,7 +45,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DecisionSource:
-    """Who decides for an agent, and in which role."""
+    """Who decides for an agent, and in which role.
+
+    `action` is what a person named for every observation, None where `policy` chooses.
+    """
 
     role: str
     policy: ServedPolicy

@@ -46,7 +46,9 @@ class FeedbackLedger:
         self._asking = AskingTokens() if asking is None else asking
 
     def remember(self, batches: Iterable[DecisionBatch]) -> None:
-        """Accept feedback, from now on, for the decisions of these batches."""
+        """Accept feedback, from now on, for the decisions of these batches; beyond `capacity` decisions the oldest are
+        forgotten.
+        """
         for batch in batches:
             requests = batch.requests
             self._expect(

@@ -18,7 +18,7 @@ _MAX_AGENTS = 100_000  # buckets kept; the longest unused one goes first
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Fills at a rate; what is done takes from it."""
+    """Tokens come in at a rate, up to `burst`, and what is done takes some out. The caller takes them from `tokens`."""
 
     rate: float  # tokens per second
     burst: float  # the most that are saved up
@@ -45,7 +45,7 @@ class TokenBucket:
 
 
 class TokenBuckets:
-    """Buckets of one kind by their names. Of more than so many the longest unused one is given up."""
+    """Buckets of one kind by their names. Of more than `most` the longest unused one is given up."""
 
     def __init__(self, rate: float, burst: float, most: int) -> None:
         self._rate, self._burst, self._most = rate, burst, most

@@ -37,7 +37,9 @@ State = NDArray[np.float32]
 
 @dataclass(slots=True)
 class EpisodeMemory:
-    """The state that one recurrent version keeps of one episode."""
+    """The state that one recurrent version keeps of one episode: `state` (M,) goes into its next decision, after `step`
+    of them.
+    """
 
     version: str
     state: State  # (M,), that goes into the next decision
@@ -59,7 +61,9 @@ class LoggedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What goes into B decisions of one version."""
+    """What goes into B decisions of one version: the agent and episode of each, the states (B, M), and what records say
+    of them.
+    """
 
     keys: list[Key]
     states: State  # (B, M)
@@ -94,7 +98,7 @@ class Memories:
         return logged[-1].version if logged and logged[-1].is_kept else None
 
     def recall(self, policy: ServedPolicy, agent_ids: Sequence[str], episode_ids: Sequence[str | None]) -> Recalled:
-        """What a recurrent policy remembers of B episodes.
+        """What a recurrent policy remembers of B episodes; zeros of one that begins, or that another version began.
 
         Raises:
             Problem: 400 without an episode, or for two decisions of one; 409 for an episode whose memory is lost.

@@ -58,7 +58,7 @@ class LoneAgent:
     count: int = 0
 
     def note_requests(self, agent_ids: Sequence[str]) -> None:
-        """Count the requests of these agents, given in their order."""
+        """Count the requests of these agents, one or more, given in their order."""
         last = agent_ids[-1]
         others = next((place for place, one in enumerate(reversed(agent_ids)) if one != last), len(agent_ids))
         goes_on = last == self.agent_id and others == len(agent_ids)

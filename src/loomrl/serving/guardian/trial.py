@@ -129,7 +129,7 @@ class ChampionTrial:
     @property
     def loss(self) -> float:
         """How much lower the mean of all returns is than the champion's, in parts of the range; below 0 where it is
-        higher, and 0 while one of the two has no return.
+        higher, and 0 while one of the two has no return, or there is no range.
         """
         own, control, span = self.own.mean, self.control.mean, self.span
         return 0.0 if own is None or control is None or span is None else (control - own) / (span[1] - span[0])

@@ -40,7 +40,11 @@ class WatchedLimit:
 
     @classmethod
     def read(cls, constraint: Json) -> "WatchedLimit | None":
-        """From a manifest's `constraints`; None for a quantity that decisions do not show."""
+        """The limit that an entry of a manifest's `constraints` sets; None for a quantity that decisions do not show.
+
+        Raises:
+            KeyError: where a part of the entry is missing.
+        """
         if (kind := kind_of(constraint["quantity"])) not in ("observation", "action"):
             return None
         return cls(

@@ -27,7 +27,7 @@ class Beside:
 class Weigher:
     """Computes e-values and triggers from one version's evidence, monitor by monitor.
 
-    A `name` is that of one of the version's monitors; methods raise KeyError for another.
+    A `name` is that of one of the version's monitors; `e_value`, `trigger` and `describe` raise KeyError for another.
     """
 
     def __init__(self, evidence: VersionEvidence, watch: Watch, beside: Beside) -> None:

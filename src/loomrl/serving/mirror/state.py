@@ -20,7 +20,7 @@ _PAGE_BYTES = 4096
 
 
 def shadow_folder(folder: Path) -> Path:
-    """The chain of the shadow of the server whose chain this is."""
+    """The folder of the shadow's chain, beside that of the acting server's chain."""
     return folder.with_name(f"{folder.name}-shadow")
 
 

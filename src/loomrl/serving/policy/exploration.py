@@ -69,7 +69,11 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class ExploredChoice:
-    """What is done, how likely it was, and what was drawn where a shield does something else."""
+    """What is done, how likely it was, and what was drawn where a shield does something else.
+
+    `chosen` is what was drawn, and `by` what prevented it, None where nothing did; `by_fallback`: a fallback acts
+    instead.
+    """
 
     action: Any
     propensity: float

@@ -34,7 +34,9 @@ Vote = Callable[[str | None, Container[str]], str]
 
 @dataclass(frozen=True)
 class Roles:
-    """One consistent view: a request takes it once and keeps it."""
+    """Which loaded version has which role, None for a role that none has: one consistent view, which a request takes
+    once and keeps.
+    """
 
     champion: ServedPolicy | None = None
     challenger: ServedPolicy | None = None
@@ -99,7 +101,11 @@ class Loading(threading.Thread):
 
 
 class RoleKeeper:
-    """Keeps `current` in step with a source; every method may be called from any thread."""
+    """Keeps `current` in step with a source; every method may be called from any thread.
+
+    `refused` says which versions were not taken into service and why, `unreachable` why the source did not answer, None
+    where it did.
+    """
 
     def __init__(
         self,
@@ -219,7 +225,8 @@ class RoleKeeper:
         """Load versions a person wants to pin, before the override is in force. Works without the source's roles.
 
         Raises:
-            ArtifactError: when one cannot be taken into service.
+            ArtifactError: when one cannot be taken into service, or is not there within a minute. Those that came stay
+                loaded for a minute.
         """
         with self._lock:
             self._asked.update(dict.fromkeys(versions, time.monotonic()))
@@ -270,7 +277,9 @@ class RoleKeeper:
             self._assign()
 
     def is_named(self, version: str) -> bool:
-        """Whether the registry named a version champion at the latest look."""
+        """Whether a version is champion by the registry, as of the latest look, or by the roles that are used in its
+        place.
+        """
         return self._wanted.get(CHAMPION) == version
 
     @property

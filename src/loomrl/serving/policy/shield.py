@@ -33,7 +33,9 @@ class NotAllowed(ValueError):
 
 @dataclass(frozen=True)
 class ComponentLimit:
-    """One declared constraint, on one component of an observation or action."""
+    """One declared constraint, on one component of an observation or action: `index` is its place in the flattened
+    array, `low` and `high` are infinite where there is no limit.
+    """
 
     name: str
     index: int

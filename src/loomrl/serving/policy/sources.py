@@ -128,7 +128,8 @@ class RegistrySource(PolicySource):
         Raises:
             ArtifactError: when any of that does not hold.
             ConfigError: when there is no such version, or how it is served cannot be read.
-            ServiceError: when the registry cannot be reached and this home has not verified the version before.
+            ServiceError: when the registry cannot be reached, and this home has not verified the version or lacks its
+                files.
         """
         found = self._describe(version)
         if self._require_signature:
@@ -249,7 +250,9 @@ class FolderSource(PolicySource):
         return ServingConfig()
 
     def known(self) -> tuple[str, PolicyManifest] | None:
-        """The champion's, also where its graph cannot be loaded; None where it cannot be read."""
+        """The champion's folder and its manifest, also where its graph cannot be loaded; None where that cannot be
+        read.
+        """
         try:
             folder = self._folders[CHAMPION]
             return str(folder), PolicyManifest.read(folder / MANIFEST)

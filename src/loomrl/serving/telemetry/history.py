@@ -17,7 +17,9 @@ NUM_POINTS = 600  # one a second
 
 
 class History:
-    """A ring of differences between counters. Points of several servers may be added up, and so may their latencies."""
+    """What was counted between one call of `take` and the next, for the last `NUM_POINTS` of them. Points of several
+    servers may be added up, and so may their latencies.
+    """
 
     def __init__(self, metrics: ServerMetrics, shadow: "Shadow") -> None:
         self._metrics, self._shadow = metrics, shadow

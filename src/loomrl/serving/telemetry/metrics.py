@@ -32,7 +32,7 @@ class Durations(Collector):
             self._total += one
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As Prometheus has it: each bucket holds what is at most its bound."""
+        """The histogram as Prometheus has it, one family: each bucket holds what is at most its bound."""
         bounds = [*map(repr, self._buckets), "+Inf"]
         buckets = list(zip(bounds, accumulate(self._counts), strict=True))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._total)

@@ -63,7 +63,7 @@ def chain_of(name: str, index: int) -> str:
 
 
 def token_prefix(index: int) -> str:
-    """What the ids of a worker's decisions begin with."""
+    """Two hexadecimal digits that the ids of a worker's decisions begin with."""
     return f"{index:02x}"
 
 
