@@ -38,8 +38,12 @@ class Refused(ServiceError):
 class Decision:
     """What an agent is to do, and how that came about.
 
-    `value` is what the policy expects to come, None where a person named the action. `propensity` is the probability,
-    or density, that the action had. `override` is the override that decided, None where none did.
+    Attributes:
+        value: what the policy expects to come; None where a person named the action.
+        exploration: whether the action was drawn at random.
+        propensity: the probability, or density, that the action had.
+        override: the override that decided; None where none did.
+        limited: always False: what the rate limit refuses is not decided.
     """
 
     decision_id: str
@@ -69,7 +73,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it."""
+    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it. `cost` None: it has
+    none.
+    """
 
     decision_id: str
     reward: float

@@ -42,7 +42,8 @@ Episode = tuple[str, str | None]  # agent and episode id
 class ReplayReport:
     """What replaying found. Equal: every decision asked for was recomputed, and every bit was the same.
 
-    `by` counts the equal ones by who decided, `not_replayed` those that could not be recomputed by the reason.
+    `by` counts the equal ones by who decided, `not_replayed` those that could not be recomputed by the reason. `notes`
+    say what else a reader should know, such as another runtime.
     """
 
     num_decisions: int = 0

@@ -20,7 +20,10 @@ from loomrl.storage.audit.records import joined_row_ids, row_ids
 
 @dataclass(slots=True)
 class DecisionBatch:
-    """B requests for a decision that one version, or one person, decides at once."""
+    """B requests for a decision that one version, or one person, decides at once.
+
+    `record` is empty until all is decided; it gets the ids when the audit log takes it.
+    """
 
     rows: list[int]  # their places in their requests
     requests: DecisionRequests

@@ -24,7 +24,7 @@ class TokenBucket:
     burst: float  # the most that are saved up
     filled: float  # time.monotonic() seconds
     tokens: float
-    reported: float = float("-inf")
+    reported: float = float("-inf")  # time.monotonic() seconds, of the last refusal that was put on record
 
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> "TokenBucket":

@@ -50,7 +50,13 @@ class EpisodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
-    """One decision of an episode, as it stands in the log."""
+    """One decision of an episode, as it stands in the log.
+
+    Attributes:
+        step: how many decisions of the episode came before it.
+        digest: of the memory that went into it.
+        is_kept: whether the episode stays with the version; not where a person chose it.
+    """
 
     version: str
     step: int

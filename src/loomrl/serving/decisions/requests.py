@@ -32,7 +32,10 @@ ByToken = str | Sequence[str | None] | None  # of all, or of each: the token, wh
 
 @dataclass(slots=True)
 class DecisionRequests:
-    """What B agents ask in one request, column by column."""
+    """What B agents ask in one request, column by column.
+
+    `by_token` names the tokens that may speak for any agent: one for all, one for each (None: no such token), or None.
+    """
 
     agent_ids: list[str]
     episode_ids: list[str | None]

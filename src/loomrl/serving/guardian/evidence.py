@@ -24,7 +24,9 @@ Key = tuple[str, str]  # agent_id, episode_id
 
 @dataclass(slots=True)
 class LiveEpisode:
-    """A named episode as far as one version decided in it."""
+    """A named episode as far as one version decided in it: `num_decisions` it made, `num_rewards` of them that came,
+    and their sum, `total`.
+    """
 
     agent_id: str
     episode_id: str
@@ -78,7 +80,15 @@ class Counts:
 
 @dataclass
 class VersionEvidence:
-    """All that was gathered about one version, as plain values."""
+    """All that was gathered about one version, as plain values.
+
+    Attributes:
+        requests: how many each agent has made.
+        monitors: by name, those that the version is watched by.
+        requests_by_token: how many were made under each token, and `steady_requests_by_token` the same, up to a limit
+            in every ten seconds.
+        trigger: why the version was taken out; None while no monitor refutes it.
+    """
 
     version: str
     num_decisions: int = 0  # its own

@@ -19,7 +19,11 @@ _FEW_PART, _LIFE_PART, _WINDOW_PART = 0.5, 0.25, 0.25  # of what is staked
 
 @dataclass(slots=True)
 class Monitor:
-    """What agents have shown. Only those are listed that showed something: to the others all values were 0."""
+    """What agents have shown of one quantity. Only those are listed that showed something: to the others all values
+    were 0.
+
+    `limit` is what the mean of the values may be, `threshold` the e-value that refutes the version.
+    """
 
     limit: float
     threshold: float

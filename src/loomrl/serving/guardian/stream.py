@@ -52,7 +52,9 @@ _MOST_REMEMBERED = 10_000
 
 @dataclass
 class LoneAgent:
-    """Whether a policy has but one agent: who decided last, and how often without another in between."""
+    """Whether a policy has but one agent: who asked last (None: nobody yet), and how many times without another in
+    between.
+    """
 
     agent_id: str | None = None
     count: int = 0

@@ -23,7 +23,10 @@ Span = tuple[float, float]
 
 @dataclass(slots=True)
 class Enrolled:
-    """An agent that an experiment dealt to a version."""
+    """An agent that an experiment dealt to a version: `num_returns` of its episodes came, `total` is their sum.
+
+    `counts` and `sums` are of its first 1, 4, 16 and 64 returns.
+    """
 
     time: str  # of its first decision, ISO 8601
     shares: dict[str, float]  # version -> share of agents that were dealt to it then

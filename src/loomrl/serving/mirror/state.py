@@ -26,7 +26,9 @@ def shadow_folder(folder: Path) -> Path:
 
 @dataclass
 class Compared:
-    """How often a challenger agreed with whoever acted, and both versions' values, summed."""
+    """How often a challenger agreed with whoever acted, in how many decisions, and the sums of both versions' values:
+    the challenger's own and the acting one's.
+    """
 
     num_decisions: int = 0
     num_agreed: int = 0
@@ -38,6 +40,9 @@ class Compared:
 class ShadowState:
     """How far a shadow's process has come, and what it counted. Sequences are those of the acting server's chain;
     counts go on over restarts of the process.
+
+    Decisions are counted once for each challenger: `num_mirrored` that it took too, `num_dropped` that it never saw,
+    and `num_errors` that it failed on; ends of the process and records that were lost are errors, too.
     """
 
     settled: int  # the last record that needs no more looking at

@@ -78,7 +78,7 @@ class ExploredChoice:
     action: Any
     propensity: float
     explored: bool  # False: the greedy action of a decision nobody asked to explore in
-    clipped: bool = False
+    clipped: bool = False  # to the bounds, or to what a shield allows
     chosen: Any = None
     by: str | None = None  # what prevented what was chosen
     by_fallback: bool = False
