@@ -24,8 +24,8 @@ Key = tuple[str, str]  # agent_id, episode_id
 
 @dataclass(slots=True)
 class LiveEpisode:
-    """A named episode as far as one version decided in it: `num_decisions` it made, `num_rewards` of them that came,
-    and their sum, `total`.
+    """A named episode as far as one version decided in it. It made `num_decisions` there; `num_rewards` of their
+    rewards have come, and `total` is the sum of those.
     """
 
     agent_id: str
