@@ -85,7 +85,9 @@ def version() -> None:
 
 
 def main() -> None:
-    """Entry point of `loomrl`; errors of ours end with their exit code and no traceback."""
+    """Entry point of `loomrl`. An error of LoomRL is printed without traceback and ends with its own exit code, any
+    other with its traceback and the exit code 3.
+    """
     try:
         app()
     except LoomRLError as error:

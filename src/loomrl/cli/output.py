@@ -12,7 +12,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> "Table":
-    """A table of texts as they are; long ones go on in the next line of their cell."""
+    """A table of texts as they are, for rich's console; long ones go on in the next line of their cell."""
     from rich.table import Table
     from rich.text import Text
 
@@ -25,7 +25,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str |
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Print such a table on standard output."""
+    """Print a table of texts on standard output; long ones go on in the next line of their cell."""
     from rich.console import Console
 
     Console().print(table_of(columns, rows, title))

@@ -8,7 +8,7 @@ from loomrl.serving.command import serve
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the top level."""
+    """Add `serve`, `audit` and the commands of operators to the top level."""
     app.command("serve")(serve)
     app.add_typer(audit_app, name="audit")
     operator_commands.register(app)

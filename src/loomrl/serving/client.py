@@ -19,7 +19,8 @@ _JSON = {"Content-Type": "application/json"}
 class Refused(ServiceError):
     """The server answered, but not with what was asked for. `status` is its HTTP status.
 
-    `not_recorded`: of a batch of feedback of which several workers recorded a part, the places of the rest.
+    `retry_after_seconds`: when to ask again, None where the server does not say. `not_recorded`: of a batch of feedback
+    of which several workers recorded a part, the places of the rest; None in all other cases.
     """
 
     def __init__(
@@ -35,7 +36,15 @@ class Refused(ServiceError):
 
 @dataclass(frozen=True)
 class Decision:
-    """What an agent is to do, and how that came about."""
+    """What an agent is to do, and how that came about.
+
+    Attributes:
+        value: what the policy expects to come; None where a person named the action.
+        exploration: whether the action was drawn at random.
+        propensity: the probability, or density, that the action had.
+        override: the override that decided; None where none did.
+        limited: always False: what the rate limit refuses is not decided.
+    """
 
     decision_id: str
     action: Any  # int, or a list of floats
@@ -64,7 +73,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it."""
+    """What followed a decision (reward, cost, end of the episode), as `feedback_many` takes it. `cost` None: it has
+    none.
+    """
 
     decision_id: str
     reward: float
@@ -74,11 +85,10 @@ class Outcome:
 
 
 class PolicyClient:
-    """Keeps one connection. `token` says who asks; default `$LOOMRL_TOKEN`, else `$LOOMRL_OPERATOR_TOKEN`.
+    """Keeps one connection to a policy server. Every method that asks raises Refused, a ServiceError, where the server
+    refuses, with its own sentence, and ServiceError where it cannot be reached or does not answer in time.
 
-    Raises:
-        Refused: when the server refuses, with its own sentence.
-        ServiceError: when it cannot be reached.
+    `token` says who asks; default `$LOOMRL_TOKEN`, else `$LOOMRL_OPERATOR_TOKEN`. What is no JSON raises ConfigError.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
@@ -103,12 +113,12 @@ class PolicyClient:
         explore: bool = False,
         request_id: str | None = None,
     ) -> Decision:
-        """Ask what to do about one observation (*obs)."""
+        """Ask what one agent is to do about one observation (*obs). The other arguments are as in `Ask`."""
         ask = Ask(agent_id, observation, episode_id, explore, request_id)
         return _decision(self._send("POST", "/decide", _ask(ask)))
 
     def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
-        """Ask for several agents in one request; all are answered or none."""
+        """Ask for several agents in one request; all are answered, in their order, or none."""
         answer = self._send("POST", "/decide", {"requests": [_ask(ask) for ask in asks]})
         return [_decision(entry) for entry in answer["decisions"]]
 
@@ -120,11 +130,15 @@ class PolicyClient:
         truncated: bool = False,
         cost: float | None = None,
     ) -> None:
-        """Say what came of a decision."""
+        """Say what came of a decision. It can be said once: a second time is refused."""
         self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
+        """Say what came of several decisions; all are recorded or none.
+
+        Of a server with several workers each records all of its own or none: what is left is `not_recorded` of the
+        Refused.
+        """
         self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     def is_ready(self) -> bool:
@@ -135,11 +149,7 @@ class PolicyClient:
             return False
 
     def status(self) -> dict[str, Any]:
-        """The body of `GET /status`: roles, versions, controls, chains and refusals of the server.
-
-        Raises:
-            ServiceError: where the server refuses or cannot be reached.
-        """
+        """The body of `GET /status`: roles, versions, controls, chains and refusals of the server."""
         return self._send("GET", "/status")
 
     def shadow_records(
@@ -155,49 +165,61 @@ class PolicyClient:
         return [orjson.loads(line) for line in self._request("GET", path, None).content.splitlines()]
 
     def set_override(self, **fields: Any) -> dict[str, Any]:
-        """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it."""
+        """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it.
+
+        Returns the override as it is in force, with its `id`.
+        """
         return self._send("POST", "/override", fields)
 
     def clear_override(self, override_id: str | None = None) -> list[str]:
-        """Lift one override, or all; returns their ids."""
+        """Lift one override, or all (None); returns their ids. One that is not in force is refused."""
         lifted: list[str] = self._send("DELETE", f"/override/{override_id}" if override_id else "/override")["lifted"]
         return lifted
 
     def overrides(self) -> list[dict[str, Any]]:
-        """The overrides in force, each as the JSON object that the server keeps of it.
-
-        Raises:
-            ServiceError: where the server refuses or cannot be reached.
-        """
+        """The overrides in force, each as the JSON object that the server keeps of it."""
         found: list[dict[str, Any]] = self._send("GET", "/override")["overrides"]
         return found
 
     def plan(self) -> dict[str, Any]:
-        """The plan, its revision, and the kill switch."""
+        """The plan in force as `plan`, its `revision`, and as `kill_switch` who turned it on and why, None while it is
+        off.
+        """
         return self._send("GET", "/plan")
 
     def set_plan(self, **fields: Any) -> dict[str, Any]:
         """Replace the plan: see `loomrl.serving.controls.plan.Plan`. With a `revision`, only where it is still that
-        one.
+        one; else it is refused. Returns what is in force then, as `plan` does.
         """
         return self._send("PUT", "/plan", fields)
 
     def set_kill_switch(self, on: bool, person: str, reason: str) -> dict[str, Any]:
-        """Have the fallback decide everything that no override does, or the policy again."""
+        """Have the fallback decide everything that no override does, or the policy again. Returns what is in force
+        then, as `plan` does.
+        """
         return self._send("PUT", "/kill-switch", {"on": on, "person": person, "reason": reason})
 
     def roll_back(self, version: str, reason: str) -> dict[str, Any]:
-        """Take the champion back: the registry names the one before it."""
+        """Take the champion, this version, back: the registry names the one before it.
+
+        Returns as `message` what was done, and as `champion` the version that is champion now.
+        """
         return self._send("POST", "/rollback", {"version": version, "reason": reason})
 
     def refresh(self, policy: str) -> dict[str, Any]:
-        """Have the server load what the registry's aliases name now, instead of at its next look."""
+        """Have the server load what the registry's aliases name now, instead of at its next look. Returns the `roles`
+        then; a version that cannot be loaded is refused.
+        """
         return self._send("POST", f"/v2/repository/models/{policy}/load")
 
     def infer(
         self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
     ) -> dict[str, Any]:
-        """Open Inference Protocol V2 inference on observations (N, *obs)."""
+        """Open Inference Protocol V2 inference on observations (N, *obs), each a decision; returns the protocol's
+        response.
+
+        Without a `version` the champion is asked. `parameters` are the request's, such as `agent_id`.
+        """
         place = _model_path(policy, version)
         tensor = _tensor(self._send("GET", place), observations)
         return self._send("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})
@@ -218,9 +240,10 @@ class PolicyClient:
 
 class AsyncPolicyClient:
     """What agents need of `PolicyClient`, for asyncio: one thread has the requests of many agents under way at once.
+    Every method that asks raises Refused, a ServiceError, where the server refuses, and ServiceError where it cannot
+    be reached.
 
-    Raises:
-        Refused, ServiceError: as `PolicyClient` does.
+    `token` says who asks, and what is no JSON raises ConfigError, as with `PolicyClient`.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
@@ -247,12 +270,12 @@ class AsyncPolicyClient:
         explore: bool = False,
         request_id: str | None = None,
     ) -> Decision:
-        """Ask what to do about one observation (*obs)."""
+        """Ask what one agent is to do about one observation (*obs). The other arguments are as in `Ask`."""
         ask = Ask(agent_id, observation, episode_id, explore, request_id)
         return _decision(await self._send("POST", "/decide", _ask(ask)))
 
     async def decide_many(self, asks: Sequence[Ask]) -> list[Decision]:
-        """Ask for several agents in one request; all are answered or none."""
+        """Ask for several agents in one request; all are answered, in their order, or none."""
         answer = await self._send("POST", "/decide", {"requests": [_ask(ask) for ask in asks]})
         return [_decision(entry) for entry in answer["decisions"]]
 
@@ -264,11 +287,15 @@ class AsyncPolicyClient:
         truncated: bool = False,
         cost: float | None = None,
     ) -> None:
-        """Say what came of a decision."""
+        """Say what came of a decision. It can be said once: a second time is refused."""
         await self.feedback_many([Outcome(decision_id, reward, terminated, truncated, cost)])
 
     async def feedback_many(self, outcomes: Sequence[Outcome]) -> None:
-        """Say what came of several decisions; all are recorded or none, of several workers at each of them."""
+        """Say what came of several decisions; all are recorded or none.
+
+        Of a server with several workers each records all of its own or none: what is left is `not_recorded` of the
+        Refused.
+        """
         await self._send("POST", "/feedback", {"feedback": [vars(outcome) for outcome in outcomes]})
 
     async def is_ready(self) -> bool:
@@ -281,7 +308,11 @@ class AsyncPolicyClient:
     async def infer(
         self, policy: str, observations: ArrayLike, version: str | None = None, **parameters: Any
     ) -> dict[str, Any]:
-        """Open Inference Protocol V2 inference on observations (N, *obs)."""
+        """Open Inference Protocol V2 inference on observations (N, *obs), each a decision; returns the protocol's
+        response.
+
+        Without a `version` the champion is asked. `parameters` are the request's, such as `agent_id`.
+        """
         place = _model_path(policy, version)
         tensor = _tensor(await self._send("GET", place), observations)
         return await self._send("POST", f"{place}/infer", {"inputs": [tensor], "parameters": parameters})

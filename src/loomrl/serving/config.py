@@ -57,14 +57,14 @@ class ExplorationConfig(Section):
 
 
 class ServingConfig(Section):
-    """What the server does with a version beyond answering."""
+    """What the server does with a version beyond answering: how it explores, and what its monitors hold it to."""
 
     exploration: ExplorationConfig = Field(default_factory=ExplorationConfig)
     monitors: MonitorsConfig = Field(default_factory=MonitorsConfig)
 
     @classmethod
     def read_tag(cls, text: str | bytes, version: str, tag: str = SERVING) -> "ServingConfig":
-        """From a version's tag, or what is signed in it.
+        """The settings in a version's tag, or in what is signed of it, as JSON.
 
         Raises:
             ConfigError: naming the version and the key.

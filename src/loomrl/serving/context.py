@@ -66,7 +66,15 @@ _FIRST_ORDERS_SECONDS = 5.0  # that the first decision waits for LoomDB's contro
 
 
 class ServerContext:
-    """Everything a server consists of. Made before the port answers; `live` runs the threads."""
+    """Everything a server consists of. Made before the port answers; `live` runs the threads.
+
+    What the threads do fails into `errors`, by the method's name, and is tried again: it ends no thread.
+
+    Raises:
+        ArtifactError: when its audit chain cannot be made, belongs to a running server, or was edited; or a file of its
+            orders or its quarantine cannot be read.
+        ConfigError: for tokens, keys or rates that are not valid.
+    """
 
     def __init__(self, settings: ServerSettings, worker_address: WorkerAddress | None = None) -> None:
         """`worker_address` is that of one worker among several."""
@@ -178,7 +186,9 @@ class ServerContext:
             self.guardian.start()  # last: it is waited for
 
     def stop(self) -> None:
-        """Decide what is mirrored, anchor the head, give the audit chain back."""
+        """Have challengers decide what is on record, anchor the head, give the audit chain back. What fails is
+        logged.
+        """
         self._stopping.set()
         self.shadow.stop()
         for thread in self._threads:
@@ -219,7 +229,9 @@ class ServerContext:
             self._agreement.beat(self.worker_address.index)
 
     def has_most_connections(self, num_connections: int) -> bool:
-        """Whether this worker has more than another one."""
+        """Note how many connections this worker has; returns whether another worker has fewer. False for the only
+        process.
+        """
         if self.worker_address is None or self._agreement is None:
             return False
         return self._agreement.has_most(self.worker_address.index, num_connections)
@@ -238,45 +250,68 @@ class ServerContext:
         return self.controls.versions() | ({champion} if champion else set())
 
     def follow_orders(self) -> None:
-        """Put in force what people set on this host. Waits for no database, no registry and no download."""
+        """Put in force what people set on this host. Waits for no database, no registry and no download.
+
+        Raises:
+            ArtifactError: when the file of orders cannot be read; what is in force goes on.
+        """
         self.controls.follow()
 
     def follow_quarantine(self) -> None:
-        """Let no version decide that monitors on this host took out of service."""
+        """Let no version decide that monitors on this host took out of service.
+
+        Raises:
+            ArtifactError: when a file of the quarantine cannot be read; what was known stays in force.
+        """
         self.quarantine.refresh()
         self.roles.obey_quarantine()
 
     def follow_tokens(self) -> None:
-        """Let in whom the tokens name now: what was taken out is refused without a restart."""
+        """Let in whom the tokens name now: what was taken out is refused without a restart.
+
+        Raises:
+            ConfigError: when the tokens cannot be read; those that were known go on.
+        """
         tokens = configured()
         if tokens.holders != self.tokens.holders:
             self.tokens = tokens
 
     def agree(self) -> None:
-        """Exchange what people set with the other hosts."""
+        """Exchange what people set with the other hosts, through LoomDB.
+
+        Raises:
+            ArtifactError: when the file of orders cannot be read; what is in force goes on.
+            ServiceError: when LoomDB fails; what is in force goes on.
+        """
         try:
             self.controls.exchange(self._open_loomdb())
         finally:
             self._has_orders.set()
 
     def follow_events(self) -> None:
-        """Know what became of versions: for people who look."""
+        """Read from LoomDB into `events` what became of versions: for people who look.
+
+        Raises:
+            ServiceError: when LoomDB fails; the events that were known stay.
+        """
         self.events = self._open_loomdb().newest_events(self.settings.policy, EVENTS, _NUM_EVENTS)
 
     def follow_roles(self) -> None:
         """Follow the registry, and load the versions that people name.
 
-        Before there is a champion, what people set on other hosts is known; on this one it stands in the file.
+        Before there is a champion, what people set on other hosts is known; on this one it stands in the file. What
+        fails is kept in `roles`, and nothing is raised.
         """
         if shares_loomdb():
             self._has_orders.wait(_FIRST_ORDERS_SECONDS)
         self.refresh()
 
     def refresh(self) -> None:
-        """Load what the registry and people name, once. Works without the registry's aliases for what people name.
+        """Begin to load what the registry and people name. Works without the registry's aliases for what people name.
 
         Orders are in force before their versions are loaded, and whether or not those can be: an emergency action must
-        not wait for a download. Until then such a version answers 503.
+        not wait for a download. Until then such a version answers 503. What fails is kept in `roles`, and nothing is
+        raised.
         """
         orders = self.controls.orders
         if orders is not self._orders_loaded:
@@ -315,7 +350,9 @@ class ServerContext:
             self.controls.set_plan(plan.model_copy(update=changed), MONITORS, revision)
 
     def wait_for_registry(self) -> None:
-        """Take the roles that were verified last where the registry is silent: it may hang for minutes."""
+        """Take the roles that were verified last, if the registry has not answered three seconds from now: it may hang
+        for minutes.
+        """
         if not self._stopping.wait(_REGISTRY_SECONDS) and not self.roles.has_looked:
             self.roles.use_last(f"the registry gave no answer for {_REGISTRY_SECONDS:g} s")
 
@@ -339,7 +376,12 @@ class ServerContext:
             return self._loomdb
 
     def anchor(self) -> None:
-        """Keep the heads of both chains in LoomDB: a chain alone cannot show that its end is missing."""
+        """Keep the heads of both chains in LoomDB: a chain alone cannot show that its end is missing.
+
+        Raises:
+            AuditUnwritable: when the disk did not take the head.
+            ServiceError: when LoomDB cannot be reached, or knows a head that the log does not hold.
+        """
         mirrors = self.shadow.state.own_head()
         self.keeper.anchor(self._open_loomdb, [] if mirrors is None else [mirrors])
 

@@ -26,7 +26,7 @@ class ServerProcess(ServiceProcess):
         self._path = "/v2/health/ready" if wait_ready else "/v2/health/live"
 
     def client(self, **options: Any) -> PolicyClient:
-        """A new client of this server."""
+        """A new client of this server, with these options of `PolicyClient`; whoever asks for it closes it."""
         return PolicyClient(self.url, **options)
 
     def _answers(self) -> bool:

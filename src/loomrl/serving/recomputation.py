@@ -40,7 +40,11 @@ Episode = tuple[str, str | None]  # agent and episode id
 
 @dataclass
 class ReplayReport:
-    """What replaying found. Equal: every decision asked for was recomputed, and every bit was the same."""
+    """What replaying found. Equal: every decision asked for was recomputed, and every bit was the same.
+
+    `by` counts the equal ones by who decided, `not_replayed` those that could not be recomputed by the reason. `notes`
+    say what else a reader should know, such as another runtime.
+    """
 
     num_decisions: int = 0
     num_equal: int = 0
@@ -93,7 +97,9 @@ class LogRecomputation:
         self.report = ReplayReport()
 
     def run(self, policy: str | None = None) -> ReplayReport:
-        """Replay the chains of one policy, or of all.
+        """Replay the chains of one policy, or of all (None), into `report`, which is returned.
+
+        What cannot be recomputed, for its files or its random numbers are gone, is counted there.
 
         Raises:
             ArtifactError: naming a line of the log that was changed.

@@ -21,6 +21,9 @@ class ServerSettings:
     """How one server runs. `champion` and `challenger` pin versions; `folders` serves folders without a registry.
 
     `require_signature` None demands a signature of what the registry holds, and not of a folder.
+
+    Raises:
+        ConfigError: for a policy or server that is no name, and for a bound that is not above 0.
     """
 
     policy: Annotated[str, Option(help="The policy's name.")]
@@ -85,7 +88,9 @@ class ServerSettings:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: a number above 0")
 
     def rates(self) -> tuple[float, float | None, float, float]:
-        """Decisions per second of an agent, how many it may save up, of all agents together, and of a token."""
+        """The arguments of the rate limiter: decisions per second of an agent; how many it may save up, None for as
+        many; decisions per second of all agents together; and those of a token.
+        """
         token_rate = self.token_rate if self.token_rate is not None else max(TOKEN_RATE, self.rate)
         total_rate = (
             self.total_rate if self.total_rate is not None else max(TOTAL_RATE, self.rate, self.token_rate or 0)

@@ -62,7 +62,10 @@ class _Server(uvicorn.Server):
 
 
 def make(settings: ServerSettings, worker_address: WorkerAddress | None) -> _Server:
-    """The server of this process, its parts made; `worker_address` is that of a worker among several."""
+    """The server of this process, its parts made; `worker_address` is that of a worker among several.
+
+    It raises as `ServerContext` does.
+    """
     from loomrl.serving.api.app import PolicyServer
     from loomrl.serving.api.hot import protocol_of
     from loomrl.serving.context import ServerContext
@@ -74,7 +77,9 @@ def make(settings: ServerSettings, worker_address: WorkerAddress | None) -> _Ser
 
 
 def run(server: _Server, sockets: Sequence[socket.socket]) -> None:
-    """Serve until told to stop, which is a good end: uvicorn drains, then raises the signal again."""
+    """Serve on these sockets until told to stop, which is a good end: uvicorn drains, then raises the signal again, and
+    the process ends with 0.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_well)
     server.run(sockets=list(sockets))

@@ -196,8 +196,8 @@ class PolicyServer:
             check_lists(body, num_bytes, self._context.settings.max_rows * (1 + lists) + _LISTS_BESIDE)
 
     def admit_agent(self, scope: Scope, found: Mapping[bytes, bytes], max_bytes: int, admission: Admission) -> None:
-        """The same for a request of agents that is answered at once; `found` are its headers, `admission` is its
-        connection's.
+        """Decide by the headers alone whether a request of agents that is answered at once may be answered; what is
+        refused is not read. `found` are its headers, `admission` is its connection's.
 
         Raises:
             Problem: 401, 403, 413, 415, 421, 429.
@@ -208,7 +208,7 @@ class PolicyServer:
             self._budget.check(scope, check_size(length, max_bytes))
 
     def refusal(self, scope: Scope, problem: Problem) -> Response:
-        """What is answered to a request that is not read."""
+        """The response to a request that is not read, because of this problem; it is counted."""
         return self._failed(scope, problem)
 
     async def _respond(self, scope: Scope, body: bytes) -> Response:
@@ -244,7 +244,7 @@ class PolicyServer:
     def read_at_once(self, handler: HotHandler, scope: Scope, body: bytes) -> Response | DecisionRequest | None:
         """The response to a complete request of agents, or the request to be decided together with others.
 
-        None where other workers are needed.
+        None where other workers are needed. Whatever goes wrong is a response, too: nothing is raised.
         """
         try:
             if len(body) >= LARGE:

@@ -18,7 +18,9 @@ Reply = Callable[[Response], None]
 
 @dataclass(slots=True)
 class DecisionRequest:
-    """A request for decisions that was read and found well-formed."""
+    """A request for decisions that was read and found well-formed. `answer` makes its response of the decisions,
+    `route` is what records call where it came.
+    """
 
     requests: DecisionRequests
     route: str  # as records name it
@@ -42,7 +44,8 @@ class Batcher:
 
     def flush(self) -> None:
         """Decide all waiting requests in one batch and pass each its response, in the order they came. With none
-        waiting it does nothing."""
+        waiting it does nothing.
+        """
         waiting, self._waiting = self._waiting, []
         answers = self._answer_all([request for request, _ in waiting]) if waiting else []
         for (_, reply), answer in zip(waiting, answers, strict=True):

@@ -19,7 +19,9 @@ _MAX_SENDERS = 10_000  # budgets kept; the longest unused one goes first
 
 
 class Budget:
-    """Of one process, whose loop it is about; used in that loop alone."""
+    """How many bytes of large bodies each sender may have parsed without a good answer. It is that of one process, and
+    used in that process's event loop alone.
+    """
 
     def __init__(self, bytes_per_second: float, max_body_bytes: int) -> None:
         self._buckets = TokenBuckets(bytes_per_second, max(bytes_per_second, float(max_body_bytes)), _MAX_SENDERS)

@@ -55,8 +55,9 @@ class ControlRoutes:
         self._context, self._workers = context, workers
 
     def routes(self) -> list[Route]:
-        """The routes of status, metrics, monitors, overrides, kill switch, rollback and the model repository, with
-        their handlers."""
+        """The routes of status, metrics, monitors, overrides, plan, kill switch, shadow records and the model
+        repository, with their handlers; of several workers also the one on which they have each other load versions.
+        """
         override, model = "/override/{override_id}", "/v2/repository/models/{model}"
         unload = f"{model}/versions/{{version}}/unload"
         return [
@@ -264,7 +265,7 @@ class ControlRoutes:
 
 
 def is_order(scope: Scope) -> bool:
-    """Whether a person takes decisions over, or gives them back: that waits for no disk to take its record."""
+    """Whether a request takes decisions over, or gives them back: that waits for no disk to take its record."""
     path: str = scope["path"]
     return path in ("/kill-switch", "/override") or path.startswith("/override/")
 

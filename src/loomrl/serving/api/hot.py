@@ -22,7 +22,9 @@ _NOT_HOT = frozenset((b"content-encoding", b"origin", b"sec-fetch-site"))  # pac
 
 
 def protocol_of(server: "PolicyServer", max_body_bytes: int) -> type[BoundedProtocol]:
-    """uvicorn's protocol within the server's bounds, with its answers to agents in it."""
+    """A class of uvicorn's HTTP protocol that keeps within the server's bounds, and answers the POSTs of agents itself
+    before the event loop turns again. Bodies of more than `max_body_bytes` are refused with 413.
+    """
 
     class HotProtocol(BoundedProtocol):
         intake = server.intake

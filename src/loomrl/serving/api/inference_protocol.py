@@ -70,7 +70,7 @@ def _tensor_metadata(name: str, described: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_config(policy: ServedPolicy, max_batch_size: int) -> dict[str, Any]:
-    """`GET /v2/models/{m}/config`, as Triton would describe the same graph."""
+    """The reply to `GET /v2/models/{m}/config`: the policy as Triton would describe the same graph."""
     manifest = policy.manifest
     return {
         "name": manifest.name,
@@ -157,7 +157,11 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
 
 
 def infer_response(asked: Inference, part: RequestDecisions) -> Response:
-    """The answer to an inference request whose decisions, all of one agent, are on record."""
+    """The answer to an inference request whose decisions, all of one agent, are on record.
+
+    Raises:
+        NotFinite: where a person named the action, other outputs are wanted, and the version is not loaded.
+    """
     policy, tensors = part.batch.policy, _tensors(part, asked.outputs)
     written = [write_tensor(name, tensor, asked.outputs[name]) for name, tensor in tensors.items()]
     answer = {

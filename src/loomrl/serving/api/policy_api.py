@@ -22,7 +22,9 @@ _ALWAYS = (400, 403, 408, 413, 414, 415, 421, 431, 500, 503)
 
 
 def document(routes: Iterable[Route], context: ServerContext) -> Json:
-    """The description, as JSON values. There is one model, and its versions are those that are loaded."""
+    """The description of the API in OpenAPI, as JSON values. There is one model, and its versions are those that are
+    loaded.
+    """
     api = Api(
         f"LoomRL policy server: {context.settings.policy}",
         "Decisions of a reinforcement-learning policy, and the controls of those who operate it.",

@@ -124,7 +124,9 @@ class Status(TypedDict):
 
 
 def describe(context: ServerContext, with_orders: bool) -> Status:
-    """The server's state; what people ordered is left out for those who may not see it."""
+    """The server's state, as `/status` answers. Without `with_orders` what people ordered is None: plan, kill switch
+    and overrides.
+    """
     head, keeper, orders = context.audit.head, context.roles, context.controls.orders
     anchored = context.keeper.anchored.get(head.server)
     return {
@@ -195,7 +197,7 @@ def _shadow(shadow: Shadow) -> ShadowShown:
 
 
 def show_roles(context: ServerContext) -> RolesStatus:
-    """Who decides, and who does so in shadow."""
+    """Which version decides, and which does so in shadow; None where there is none."""
     roles = context.roles.current
     return {"champion": _policy(roles.champion), "challenger": _policy(roles.challenger)}
 

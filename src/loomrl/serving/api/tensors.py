@@ -76,7 +76,11 @@ def read_tensor(
 
 
 def parameters_of(described: dict[str, Any], place: str) -> dict[str, Any]:
-    """The `parameters` of a request, an input or an output; empty where there are none."""
+    """The `parameters` of a request, an input or an output; empty where there are none.
+
+    Raises:
+        Problem: 400 where they are no object; `place` says whose they are.
+    """
     parameters = described.get("parameters")
     if parameters is None:
         return {}
@@ -86,7 +90,9 @@ def parameters_of(described: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def write_tensor(name: str, tensor: NDArray[Any], as_bytes: bool) -> tuple[dict[str, Any], bytes]:
-    """How a tensor is described in the JSON of an answer, and its bytes behind it, if any."""
+    """How a tensor is described in the JSON of an answer, and its bytes behind it; empty where its numbers are in the
+    JSON.
+    """
     shown = {"name": name, "shape": list(tensor.shape), "datatype": _OF_DTYPE[tensor.dtype]}
     if not as_bytes:
         return {**shown, "data": tensor.reshape(-1).tolist()}, b""

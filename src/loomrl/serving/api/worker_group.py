@@ -33,7 +33,7 @@ Own = Callable[[Scope, bytes], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """The part of a request that one worker answers."""
+    """The part of a request that one worker answers; `owner` is its index."""
 
     owner: int
     rows: list[int]  # the places of its entries in the request
@@ -41,7 +41,7 @@ class WorkerAnswer:
 
 
 class WorkerGroup:
-    """One worker's view of all. `own` is what this one answers by itself."""
+    """One worker's view of all workers of a port. `own` is what this one answers by itself."""
 
     def __init__(self, context: ServerContext, address: WorkerAddress, own: Own) -> None:
         self._context, self._address, self._own = context, address, own
@@ -50,7 +50,9 @@ class WorkerGroup:
         self._roles, self._remembers = Roles(), False  # whether any version loaded then has a memory
 
     def concerns_others(self, scope: Scope, body: bytes) -> bool:
-        """Whether a request of agents needs another worker."""
+        """Whether a request of agents needs another worker; False for one that is malformed, which this worker
+        refuses.
+        """
         return bool(self._shares(scope, body))
 
     async def answer(self, scope: Scope, body: bytes) -> Response:

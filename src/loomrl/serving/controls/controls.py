@@ -82,7 +82,9 @@ class SavedControls(Document):
 
 @dataclass(frozen=True)
 class Change:
-    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it."""
+    """An order that is in force from now on, and one of this host that was set meanwhile and gave way to it; None for
+    none.
+    """
 
     control: Control
     gave_way: Control | None = None
@@ -127,7 +129,13 @@ class Controls:
         self.follow()
 
     def follow(self) -> None:
-        """Do what `refresh` does, and write what could not be written before. It may wait for another process."""
+        """Do what `refresh` does, and write what could not be written before. It may wait for another process.
+
+        What cannot be written still is tried again with the next call; `unsaved` says why.
+
+        Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
+        """
         self.refresh()
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         if self._written is not self._known or self.reserved is not None or is_due:
@@ -137,6 +145,9 @@ class Controls:
         """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
 
         Overrides whose time is over are lifted. No process is waited for.
+
+        Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
         """
         with self._lock:
             stamp = self._look()
@@ -150,6 +161,7 @@ class Controls:
         """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
 
         Raises:
+            ArtifactError: when the file cannot be read; what is in force goes on.
             ServiceError: when the database fails; what is in force goes on.
         """
         self.refresh()
@@ -184,22 +196,26 @@ class Controls:
         return self.orders.versions()
 
     def revision(self, name: str) -> int:
-        """Of a control, as known here; 0 where it was never set."""
+        """The number of a control's newest revision, as known here; 0 where it was never set."""
         return self._standing[name].revision if name in self._standing else 0
 
     def describe_plan(self) -> dict[str, Any]:
-        """The plan and its revision, and the kill switch, as JSON values."""
+        """What is in force, as JSON values: `plan`, its `revision`, and `kill_switch`, None while it is off."""
         revision, orders = self.revision(PLAN), self.orders
         switch = None if orders.kill_switch is None else orders.kill_switch.to_json()
         return {"plan": orders.plan.to_json(), "revision": revision, "kill_switch": switch}
 
     def set_override(self, override: Override, actor: str) -> None:
-        """Put an override in force; it replaces the former one of the same agent (or of all)."""
+        """Put an override in force; it replaces the former one of the same agent (or of all).
+
+        It is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        """
         self._set(override_name(override.agent_id), override, actor, override.reason)
         self._save()
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
-        """Lift one override, or all; returns those lifted.
+        """Lift one override, or all (None); returns those lifted. They are lifted here at once, as `set_override` puts
+        in force.
 
         Raises:
             ConfigError: when there is no such override.
@@ -240,7 +256,10 @@ class Controls:
         return dealt
 
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
-        """Turn the kill switch on, or off (None)."""
+        """Turn the kill switch on, or off (None).
+
+        That is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        """
         self._set(KILL_SWITCH, switch, actor, reason)
         self._save()
 

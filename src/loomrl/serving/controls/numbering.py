@@ -24,6 +24,9 @@ def reaching_back(database: "LoomDB", mine: Iterable[Control], revisions: list[C
     """A control's newest revisions, and those before them that say what became of ours while this host was away.
 
     LoomDB numbers no order lower than the host where it was set.
+
+    Raises:
+        ServiceError: when the database fails.
     """
     known = {one.identity for one in revisions}
     unknown = [one for one in mine if one.identity not in known]
@@ -39,6 +42,9 @@ def numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Contro
     """Have LoomDB hold our orders of one control, and last the one that stands; returns how many revisions it got.
 
     `revisions` are those it has, and are brought up to date. One that was restored from a backup has lost some.
+
+    Raises:
+        ServiceError: when the database fails; `revisions` then has what was given to it before.
     """
     num_added = 0
     while (order := _missing(mine, revisions)) is not None:

@@ -24,7 +24,10 @@ _KINDS: dict[str, type[Override | Plan | KillSwitch]] = {PLAN: Plan, KILL_SWITCH
 
 @dataclass(frozen=True)
 class ActiveOrders:
-    """What is in force: one consistent view, never changed, only replaced."""
+    """What is in force: one consistent view, never changed, only replaced.
+
+    `overrides` are by agent, under None the one of all agents; `kill_switch` is None while it is off.
+    """
 
     overrides: Mapping[str | None, Override] = field(default_factory=dict)  # by agent; None: of all agents
     kill_switch: KillSwitch | None = None
@@ -45,7 +48,11 @@ class ActiveOrders:
 
 
 def orders_of(controls: Mapping[str, Control]) -> ActiveOrders:
-    """The view that follows from the controls, by name."""
+    """The view that follows from the controls, by name.
+
+    Raises:
+        ValidationError: for a control that this version of LoomRL cannot read.
+    """
     documents = [document_of(control) for control in controls.values()]
     overrides = {document.agent_id: document for document in documents if isinstance(document, Override)}
     switch = next((document for document in documents if isinstance(document, KillSwitch)), None)
@@ -65,7 +72,7 @@ def document_of(control: Control) -> Override | Plan | KillSwitch | None:
 
 
 def is_readable(control: Control) -> bool:
-    """Whether this version of LoomRL can read it; what it cannot is told in the log."""
+    """Whether this version of LoomRL can read a control; why it cannot is told in the log."""
     try:
         document_of(control)
     except ValidationError as error:
@@ -76,12 +83,12 @@ def is_readable(control: Control) -> bool:
 
 
 def override_name(agent_id: str | None) -> str:
-    """The control that an agent's override is; None: that of all agents."""
+    """The name of the control that an agent's override is; None: of the one for all agents."""
     return OVERRIDE if agent_id is None else f"{OVERRIDE}/{agent_id}"
 
 
 def not_replaced(orders: Iterable[Control]) -> list[Control]:
-    """Of orders of one control those that no other was set with knowledge of, by their identities.
+    """Of orders of one control those that no other was set with knowledge of, sorted by their identities.
 
     Whoever knows the same orders finds the same, in whichever sequence they were heard of: a multi-value register
     (Shapiro et al. 2011, "A comprehensive study of convergent and commutative replicated data types", section 3.2.2).
@@ -99,7 +106,9 @@ def not_replaced(orders: Iterable[Control]) -> list[Control]:
 
 
 def strictest(orders: Iterable[Control]) -> Control:
-    """Which of several stands; of equally strict ones the one that LoomDB numbered last, or has yet to number."""
+    """Which of one or more orders stands; of equally strict ones the one that LoomDB numbered last, or has yet to
+    number.
+    """
     return max(orders, key=lambda one: (_strictness(one), one.made_from is not None, one.place, one.identity))
 
 

@@ -86,7 +86,10 @@ class Plan(Document):
         return {*self.split, *self.challengers, *fallback}
 
     def dealt_after(self, former: "Plan") -> "Plan":
-        """This plan with its slices, which differ from the former plan's only where the split does."""
+        """A copy of this plan with its slices, which differ from the former plan's only where the split does.
+
+        Where it names no experiment, it is in the former's, or in a new one.
+        """
         if not self.split:
             return self.model_copy(update={"experiment": None, "slices": []})
         experiment = self.experiment or former.experiment or secrets.token_hex(4)
@@ -95,7 +98,7 @@ class Plan(Document):
         return self.model_copy(update={"experiment": experiment, "slices": slices})
 
     def fraction(self, version: str) -> float:
-        """The exact share of the points a version owns."""
+        """The exact share of the points that a version owns; 0 for one that the plan does not deal."""
         return sum(owned.end - owned.start for owned in self.slices if owned.version == version) / POINTS
 
 

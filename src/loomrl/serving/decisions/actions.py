@@ -13,7 +13,7 @@ _FLOATS, _WHOLE = np.dtype(np.float32), np.dtype(np.int64)
 
 
 def check_action(value: Any, policy: ServedPolicy) -> Any:
-    """An action a person names, in the graph's dtype.
+    """The action that a person names, as the graph gives it: an integer of a discrete space, else an array (*action).
 
     Raises:
         Problem: 400 when it is not in the action space.

@@ -10,7 +10,10 @@ from pathlib import Path
 
 
 class AskingTokens:
-    """Names of tokens; with a `path`, of all processes that open it."""
+    """The names of tokens that ask for decisions; with a `path`, of all processes that open it.
+
+    Raises OSError, when made, where the file cannot be opened.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._names: set[str] = set()
@@ -19,7 +22,10 @@ class AskingTokens:
         self._num_read = 0  # bytes
 
     def add(self, names: Iterable[str]) -> None:
-        """Known to all from now on; where the disk is full, later: a decision does not wait for that."""
+        """Note these names, for every process that shares the file.
+
+        Where the disk is full they are known here alone, until the next time they are added: a decision does not wait.
+        """
         if untold := set(names) - self._told:
             self._names |= untold
             if self._handle is None or self._write_names(self._handle, untold):

@@ -45,7 +45,10 @@ class Split:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DecisionSource:
-    """Who decides for an agent, and in which role."""
+    """Who decides for an agent, and in which role.
+
+    `action` is what a person named for every observation, None where `policy` chooses.
+    """
 
     role: str
     policy: ServedPolicy
@@ -175,6 +178,6 @@ class Authority:
 
 
 def challengers(orders: ActiveOrders, roles: Roles) -> list[ServedPolicy]:
-    """Who decides in shadow: the registry's challenger and those of the plan, as far as they are loaded."""
+    """Who decides in shadow, each once: the registry's challenger and those of the plan, as far as they are loaded."""
     named = [roles.challenger, *map(roles.by_version, orders.plan.challengers)]
     return list({policy.version: policy for policy in named if policy is not None}.values())

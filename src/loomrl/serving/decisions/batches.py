@@ -20,7 +20,10 @@ from loomrl.storage.audit.records import joined_row_ids, row_ids
 
 @dataclass(slots=True)
 class DecisionBatch:
-    """B requests for a decision that one version, or one person, decides at once."""
+    """B requests for a decision that one version, or one person, decides at once.
+
+    `record` is empty until all is decided; it gets the ids when the audit log takes it.
+    """
 
     rows: list[int]  # their places in their requests
     requests: DecisionRequests
@@ -66,14 +69,18 @@ class DecisionBatch:
         return self.source.override
 
     def only(self, indices: list[int], policy: ServedPolicy | None = None) -> "DecisionBatch":
-        """Some of them, before anything is decided; by another version in the same role where one is given."""
+        """The requests at these places of the batch, before anything is decided; by another version in the same role
+        where one is given, and then it raises as `of` does.
+        """
         rows = [self.rows[index] for index in indices]
         if policy is None or policy is self.policy:
             return DecisionBatch(rows, self.requests.only(indices), self.source, self.observations[indices])
         return DecisionBatch.of(rows, self.requests.only(indices), replace(self.source, policy=policy))
 
     def answers(self) -> list[dict[str, Any]]:
-        """What agents are told of its decisions, made once for all requests in it."""
+        """What agents are told of each decision, (B,), as JSON objects, once its record is written. Made once for all
+        requests.
+        """
         if self._answers is None:
             fields = self.record if len(self) == 1 else self.record["shared"]
             values = [None] * len(self) if self.value is None else self.value.tolist()
@@ -127,7 +134,7 @@ class RequestDecisions:
         return [whole] if len(self.batch) == 1 else row_ids(whole, self.start, self.stop)
 
     def joined_decision_ids(self) -> str:
-        """The same in one text, with commas between them."""
+        """The ids of these decisions in one text, with commas between them."""
         whole: str = self.batch.record["decision_id"]
         return whole if len(self.batch) == 1 else joined_row_ids(whole, self.start, self.stop)
 
@@ -137,7 +144,7 @@ class RequestDecisions:
 
 
 def answers_of(decisions: list[RequestDecisions]) -> list[dict[str, Any]]:
-    """What one request's agents are told, in the order they asked."""
+    """What one request's agents are told, in the order they asked, as JSON objects."""
     if len(decisions) == 1:
         return decisions[0].answers()
     rows = [row for part in decisions for row in part.batch.rows[part.start : part.stop]]

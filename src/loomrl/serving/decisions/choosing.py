@@ -39,7 +39,11 @@ class Substitute:
         return {"action": self.action.tolist()}
 
     def actions(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """What it does after observations (B, *obs), (B, *action)."""
+        """What it does after observations (B, *obs): (B, *action).
+
+        Raises:
+            NotFinite, NoState: where the version has no answer to one of them.
+        """
         if self.policy is not None:
             return self.policy.answer(observations.astype(self.policy.dtype, copy=False)).action
         assert self.action is not None, "a substitute is a version or an action"

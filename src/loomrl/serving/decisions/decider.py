@@ -84,6 +84,7 @@ class Decider:
     ) -> list[Outcome]:
         """Decide requests that came at the same time: each wholly or not at all, whatever becomes of the others.
 
+        Returns for each request, in their order, its recorded decisions, or the error that `decide` would have raised.
         Where one version decides for everyone they are one group: one run of its graph, one record, one write. Where
         that does not work out, each is decided by itself.
         """

@@ -46,7 +46,9 @@ class FeedbackLedger:
         self._asking = AskingTokens() if asking is None else asking
 
     def remember(self, batches: Iterable[DecisionBatch]) -> None:
-        """Accept feedback, from now on, for the decisions of these batches."""
+        """Accept feedback, from now on, for the decisions of these batches; beyond `capacity` decisions the oldest are
+        forgotten.
+        """
         for batch in batches:
             requests = batch.requests
             self._expect(
@@ -123,7 +125,9 @@ class FeedbackLedger:
             self._num_waiting -= len(forgotten.agent_ids)
 
     def recall(self, entry: dict[str, Any]) -> None:
-        """Take up what a record of the log says: after a restart, for the newest ones, oldest first."""
+        """Take up what a record of the log says, a decision or its feedback: after a restart, for the newest, oldest
+        first.
+        """
         if entry["kind"] in (DECISION, DECISIONS):
             self._expect(entry["decision_id"], _waiting(entry))
         elif entry["kind"] == "feedback":

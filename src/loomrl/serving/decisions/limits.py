@@ -18,13 +18,13 @@ _MAX_AGENTS = 100_000  # buckets kept; the longest unused one goes first
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Fills at a rate; what is done takes from it."""
+    """Tokens come in at a rate, up to `burst`, and what is done takes some out. The caller takes them from `tokens`."""
 
     rate: float  # tokens per second
     burst: float  # the most that are saved up
     filled: float  # time.monotonic() seconds
     tokens: float
-    reported: float = float("-inf")
+    reported: float = float("-inf")  # time.monotonic() seconds, of the last refusal that was put on record
 
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> "TokenBucket":
@@ -40,12 +40,12 @@ class TokenBucket:
         return tokens
 
     def wait_seconds(self, count: int) -> float:
-        """Until there are so many; infinite for more than it holds."""
+        """Seconds until the bucket holds `count` tokens; infinite where that is more than it ever holds."""
         return math.inf if count > self.burst else (count - self.tokens) / self.rate
 
 
 class TokenBuckets:
-    """Buckets of one kind by their names. Of more than so many the longest unused one is given up."""
+    """Buckets of one kind by their names. Of more than `most` the longest unused one is given up."""
 
     def __init__(self, rate: float, burst: float, most: int) -> None:
         self._rate, self._burst, self._most = rate, burst, most
@@ -89,7 +89,13 @@ class RateRefusal:
 
 class RateLimiter:
     """`rate` tokens a second and agent, at most `burst` saved up; `token_rate` for all who show one token, and
-    `total_rate` for all agents together."""
+    `total_rate` for all agents together.
+
+    `burst` None is as many as `rate`; `token_rate` and `total_rate` None are no such limit.
+
+    Raises:
+        ConfigError: for a rate that is not above 0.
+    """
 
     def __init__(
         self, rate: float, burst: float | None = None, total_rate: float | None = None, token_rate: float | None = None
@@ -108,7 +114,10 @@ class RateLimiter:
         self._wide: dict[str, list[tuple[TokenBucket, Who]]] = {}  # by holder
 
     def take(self, agents: Sequence[str], holder: str = "") -> RateRefusal | None:
-        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
+        """Take one token for each entry, and return None; or take none at all and return who must wait, and how long.
+
+        `holder` is whose token was shown, empty for nobody's.
+        """
         now, total = time.monotonic(), len(agents)
         wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
         found: list[tuple[TokenBucket, Who, int]] = [
@@ -144,7 +153,9 @@ class RateLimiter:
         return RateRefusal(who, bucket.rate, bucket.burst, bucket.wait_seconds(count), unreported)
 
     def flush(self) -> dict[Who, int]:
-        """Refusals that were not reported yet, of those who ask no more; from any thread."""
+        """The refusals that were not reported yet, of those who ask no more: who -> how many. They count as reported;
+        from any thread.
+        """
         with self._lock:
             unreported, self._unreported = self._unreported, {}
         return unreported

@@ -37,7 +37,9 @@ State = NDArray[np.float32]
 
 @dataclass(slots=True)
 class EpisodeMemory:
-    """The state that one recurrent version keeps of one episode."""
+    """The state that one recurrent version keeps of one episode: `state` (M,) goes into its next decision, after `step`
+    of them.
+    """
 
     version: str
     state: State  # (M,), that goes into the next decision
@@ -48,7 +50,13 @@ class EpisodeMemory:
 
 @dataclass(frozen=True, slots=True)
 class LoggedStep:
-    """One decision of an episode, as it stands in the log."""
+    """One decision of an episode, as it stands in the log.
+
+    Attributes:
+        step: how many decisions of the episode came before it.
+        digest: of the memory that went into it.
+        is_kept: whether the episode stays with the version; not where a person chose it.
+    """
 
     version: str
     step: int
@@ -59,7 +67,9 @@ class LoggedStep:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What goes into B decisions of one version."""
+    """What goes into B decisions of one version: the agent and episode of each, the states (B, M), and what records say
+    of them.
+    """
 
     keys: list[Key]
     states: State  # (B, M)
@@ -94,7 +104,7 @@ class Memories:
         return logged[-1].version if logged and logged[-1].is_kept else None
 
     def recall(self, policy: ServedPolicy, agent_ids: Sequence[str], episode_ids: Sequence[str | None]) -> Recalled:
-        """What a recurrent policy remembers of B episodes.
+        """What a recurrent policy remembers of B episodes; zeros of one that begins, or that another version began.
 
         Raises:
             Problem: 400 without an episode, or for two decisions of one; 409 for an episode whose memory is lost.
@@ -112,7 +122,9 @@ class Memories:
         return Recalled(keys, states, marks)
 
     def keep(self, policy: ServedPolicy, recalled: Recalled, after: State, is_kept: bool) -> None:
-        """Remember what came out of decisions that are on record, (B, M)."""
+        """Remember the states (B, M) that came `after` decisions which are on record. `is_kept`: whether their episodes
+        stay with this version.
+        """
         now = time.monotonic()
         for key, state, mark in zip(recalled.keys, after, recalled.marks, strict=True):
             self._let_go(key)
@@ -128,7 +140,11 @@ class Memories:
                 self._let_go((agent_id, episode_id))
 
     def restore(self, folder: Path) -> None:
-        """Learn from a chain which episodes a restart cut into."""
+        """Learn from a chain which episodes a restart cut into, in place of those that were known.
+
+        Raises:
+            ArtifactError: when a compacted segment cannot be read.
+        """
         self._asleep = OrderedDict(unfinished(folder))
 
     def _recall(self, policy: ServedPolicy, key: Key, state: State) -> Json:
@@ -166,7 +182,14 @@ class Memories:
 
 
 def unfinished(folder: Path) -> dict[Key, list[LoggedStep]]:
-    """The decisions of all episodes of recurrent policies that have not ended in a chain, from its newest part."""
+    """The decisions of all episodes of recurrent policies that have not ended in a chain, by agent and episode, in
+    order.
+
+    Only the newest 256 MiB of the chain are read, in whole segments.
+
+    Raises:
+        ArtifactError: when a compacted segment cannot be read.
+    """
     found: dict[Key, list[LoggedStep]] = {}
     for path in _newest(folder):
         for line in complete_lines(path):

@@ -54,7 +54,7 @@ def _packed(row: int, values: list[Any], described: Json) -> Any:
 
 
 def num_lists(policy: ServedPolicy) -> int | None:
-    """How many lists, one in the other, an observation is at most; None where it is sent as parts."""
+    """How many JSON lists an observation is at most, those within others too; None where it is sent as parts."""
     if policy.manifest.environment.observation["type"] == "Flat":
         return None
     return sum(math.prod(policy.shape[:dims]) for dims in range(len(policy.shape)))

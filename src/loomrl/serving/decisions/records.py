@@ -12,7 +12,7 @@ from loomrl.storage.audit.records import DECISION, FULL_BATCH, action_hashes, de
 
 
 def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
-    """Which files decide under a version's name: recomputing demands the same ones."""
+    """The record that says which files decide under a version's name: recomputing demands the same ones."""
     digests = {"onnx_sha256": policy.manifest.onnx_sha256, "shield_sha256": policy.manifest.shield_sha256}
     exploration = policy.exploration.model_dump(mode="json")
     return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
@@ -99,7 +99,8 @@ def _token(batch: DecisionBatch) -> dict[str, str | None]:
 
 
 def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str, Any]:
-    """On record for the first of them: which observation it was, is not known.
+    """The record that a version had no answer to a batch, and why. It stands under the first request's agent: which
+    observation it was is not known.
 
     While a split is in force, all agents that got no answer are named with their episodes: they count, too.
     """
@@ -118,7 +119,9 @@ def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str,
 
 
 def limited(policy: str, who: Who, count: int) -> dict[str, Any]:
-    """Refusals of the rate limit: of an agent, of all who showed the token of `holder`, or, with neither, of all."""
+    """The record of `count` refusals of the rate limit: of an agent by its id, of all who showed the token of a holder,
+    or (None) of all agents together.
+    """
     found = record("limited", policy=policy, limited=True, num_refused=count)
     if isinstance(who, Shown):
         return found | {"agent_id": None, "holder": who.holder}

@@ -32,7 +32,10 @@ ByToken = str | Sequence[str | None] | None  # of all, or of each: the token, wh
 
 @dataclass(slots=True)
 class DecisionRequests:
-    """What B agents ask in one request, column by column."""
+    """What B agents ask in one request, column by column.
+
+    `by_token` names the tokens that may speak for any agent: one for all, one for each (None: no such token), or None.
+    """
 
     agent_ids: list[str]
     episode_ids: list[str | None]
@@ -44,7 +47,10 @@ class DecisionRequests:
 
     @classmethod
     def joined(cls, all_requests: Sequence["DecisionRequests"]) -> "DecisionRequests":
-        """Those of several requests of one kind, in their order."""
+        """What several requests ask as one, in their order; their observations are all JSON or all arrays.
+
+        Of several, `holder` is left empty: the rate limit was asked before.
+        """
         if len(all_requests) == 1:
             return all_requests[0]
         observations = [one.observations for one in all_requests]
@@ -67,7 +73,7 @@ class DecisionRequests:
         return self.by_token is None or isinstance(self.by_token, str)
 
     def only(self, rows: list[int]) -> "DecisionRequests":
-        """Some of them; rows of an array are an array."""
+        """What these rows ask, in this order; an array of observations stays an array."""
         is_array = isinstance(self.observations, np.ndarray)
         return DecisionRequests(
             [self.agent_ids[row] for row in rows],
@@ -126,7 +132,7 @@ _SHORT = _Short()
 
 
 def shown(value: Any) -> str:
-    """What was sent, as an answer repeats it: in a few words, however large it is."""
+    """What was sent, as a refusal repeats it: in a few words, however large it is."""
     return _SHORT.repr(value)
 
 
@@ -161,7 +167,11 @@ def parse_requests(
 ) -> tuple[DecisionRequests, bool]:
     """The requests in a `/decide` body, and whether they came as a batch `{"requests": [...]}`.
 
-    `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own.
+    `request_id` is the whole request's: of a batch, each row's is `REQUEST.ROW`, unless it names its own. Observations
+    stay as they were sent; they are checked against a policy later.
+
+    Raises:
+        Problem: 400, naming the key and what is wrong with it; 413 for more than `max_rows`.
     """
     if "requests" not in document:
         agent_id, episode_id, explore, observation, named_id = _parse_request(document)
@@ -184,7 +194,11 @@ def _request_id(own: str | None, of_all: str, row: int | None) -> str:
 
 
 def parse_feedback(document: dict[str, Any], max_rows: int = MAX_ROWS) -> tuple[list[Feedback], bool]:
-    """The entries of a `/feedback` body, and whether they came as a batch `{"feedback": [...]}`."""
+    """The entries of a `/feedback` body, and whether they came as a batch `{"feedback": [...]}`.
+
+    Raises:
+        Problem: 400, naming the key and what is wrong with it; 413 for more than `max_rows`.
+    """
     if "feedback" not in document:
         return [_parse_feedback(document)], False
     return [_parse_feedback(entry) for entry in _entries(document, "feedback", max_rows)], True
@@ -202,7 +216,7 @@ def check_rows(count: int, name: str, max_rows: int) -> None:
     """Refuse more in one request than the server decides without a pause.
 
     Raises:
-        Problem: 413.
+        Problem: 413 for more than `max_rows`; `name` is what it calls them.
     """
     if count > max_rows:
         raise Problem(413, f"{name} has {count} entries; send at most {max_rows} in one request")
@@ -252,7 +266,11 @@ def _finite(value: Any, name: str) -> float:
 
 
 def check_id(value: Any, name: str) -> str:
-    """An id as it may stand in the log: short, printable, no line breaks."""
+    """An id as it may stand in the log: a printable text of 1 to `MAX_ID` characters, without line breaks.
+
+    Raises:
+        Problem: 400 for anything else, under this `name`.
+    """
     if not isinstance(value, str) or not value or len(value) > MAX_ID or not value.isprintable():
         found = "a longer one" if isinstance(value, str) and len(value) > MAX_ID else shown(value)
         raise Problem(400, f"`{name}` must be a printable text of 1 to {MAX_ID} characters, found {found}")
@@ -352,6 +370,9 @@ def check_kinds(value: Any, dtype: np.dtype[Any], name: str) -> None:
 
     It would give every text the room of the longest, a terabyte for a body of a megabyte, and make numbers of booleans
     that stand beside numbers.
+
+    Raises:
+        Problem: 400, under this `name`; booleans are refused where the dtype is another.
     """
     level, kinds = [value], {type(value)}
     while kinds == {list}:
@@ -363,7 +384,11 @@ def check_kinds(value: Any, dtype: np.dtype[Any], name: str) -> None:
 
 
 def as_dtype(found: NDArray[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """Numbers as the graph wants them. Nothing is rounded to an integer, nothing becomes infinite silently."""
+    """Numbers as the graph wants them. Nothing is rounded to an integer, nothing becomes infinite silently.
+
+    Raises:
+        Problem: 400, under this `name`, for another kind of numbers, and for numbers that the dtype does not hold.
+    """
     if found.dtype.kind not in _KINDS[dtype.kind]:
         raise Problem(400, f"`{name}` must hold {dtype.name} numbers, found {_kind(found)}")
     if dtype.kind in "iu":

@@ -58,14 +58,16 @@ class Retries:
         return found
 
     def remember(self, requests: DecisionRequests, answers: Iterable[dict[str, Any]]) -> None:
-        """Keep the answers to these requests, one for each row."""
+        """Keep the answers to these requests, one for each row, as far as the rows have ids; beyond `capacity` the
+        oldest go.
+        """
         told = list(answers)
         for row, key in _named(requests):
             fingerprint = _fingerprint(requests.episode_ids[row], requests.observations[row])
             self._keep(key, _Answered(fingerprint, orjson.dumps(told[row])))
 
     def recall(self, entry: dict[str, Any]) -> None:
-        """Take up what a record of the log says was answered."""
+        """Take up what a record of the log says was answered to requests with an id; other records are passed over."""
         if not _names_requests(entry):
             return
         line = orjson.dumps(entry)

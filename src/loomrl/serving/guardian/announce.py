@@ -13,7 +13,9 @@ _TIMEOUT_SECONDS = 10.0
 
 
 def announce(entry: Quarantined) -> None:
-    """Send the event to `PREFECT_API_URL`, if there is one; sent again it is the same event.
+    """Send Prefect, at `PREFECT_API_URL`, the event that a version was taken back; nothing where that is not set.
+
+    Sent again it is the same event.
 
     Raises:
         ServiceError: when Prefect does not take it.

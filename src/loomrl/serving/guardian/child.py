@@ -83,7 +83,13 @@ class Watcher:
         self._shown = self._saved = time.monotonic()
 
     def run(self) -> None:
-        """Watch the chains until the server says to end; then save all evidence."""
+        """Watch the chains until the server says to end, or its messages end; then save all evidence.
+
+        An error while records are looked at is logged, and watching goes on behind them.
+
+        Raises:
+            OSError: when the evidence cannot be written, or the server does not read any more.
+        """
         _send({})
         self._exchange.start()
         pause = 0.0

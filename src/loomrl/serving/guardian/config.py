@@ -6,7 +6,10 @@ from loomrl.system.schema import Section
 
 
 class MonitoringConfig(Section):
-    """What is judged stands elsewhere: `safety.constraints`, and `promotion.max_regression` for the return."""
+    """How much a look at production must have seen, and how sure it must be, before it says something.
+
+    What is judged stands elsewhere: `safety.constraints`, and `promotion.max_regression` for the return.
+    """
 
     min_episodes: int = Field(default=20, ge=2)  # fewer are left to the next look
     confidence: float = Field(default=0.95, gt=0.5, lt=1)  # of all looks at a version, over all claims together
@@ -36,7 +39,7 @@ class MonitorsConfig(Section):
     confidence: float = Field(default=0.95, gt=0.5, lt=1)  # that a version that keeps all this is never taken back
     spacing: int = Field(default=20, ge=1)  # so many decisions of an agent are one block: they may be alike
     out_of_distribution_spacing: int = Field(default=100, ge=1)  # the same for that alarm; beginnings are rare in it
-    max_shield_rate: float = Field(default=0.2, gt=0, lt=1)
+    max_shield_rate: float = Field(default=0.2, gt=0, lt=1)  # decisions in which the shield took another action
     max_out_of_distribution_rate: float = Field(default=0.1, gt=0, lt=1)  # what the gate examines the alarm by
     max_unanswered_rate: float = Field(default=0.01, gt=0, lt=1)  # requests the policy had no finite answer to
     max_latency_seconds: float = Field(default=0.1, gt=0)  # of the server's own time; the shadow stage's limit too

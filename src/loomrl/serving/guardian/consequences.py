@@ -31,7 +31,10 @@ Steps = dict[str, Callable[[Quarantined], Any]]
 
 
 class ConsequenceWorker:
-    """Draws them, in a thread of its own."""
+    """Carries out the steps that follow from each entry of the quarantine, in a thread of its own.
+
+    A step that fails is logged and tried again until it succeeds; `errors` says why it failed last.
+    """
 
     def __init__(self, quarantine: Quarantine, steps: Steps, is_named: Callable[[str], bool]) -> None:
         """`is_named`: whether the registry or a person still wants a version to act."""
@@ -47,7 +50,7 @@ class ConsequenceWorker:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
-        """End; what is not done goes on with the next start."""
+        """End, waiting at most so long for the step at work; what is not done goes on with the next start."""
         self._stopping.set()
         self._wake.set()
         self._thread.join(timeout_seconds)
@@ -57,7 +60,7 @@ class ConsequenceWorker:
         self._wake.set()
 
     def keep(self, entry: Quarantined) -> bool:
-        """Write an entry of the quarantine; returns whether that was possible."""
+        """Write an entry of the quarantine; returns whether that was possible. Why not is logged, and in `errors`."""
         return self._attempt("quarantine", entry, self._quarantine.put)
 
     def _run(self) -> None:
@@ -116,7 +119,12 @@ class ConsequenceWorker:
 def standard_steps(
     append: Callable[[list[Json]], Any], drop: Callable[[Quarantined], Any], has_registry: bool
 ) -> Steps:
-    """On record with `append`, out of the plan with `drop`, in the registry if there is one, in LoomDB, in Prefect."""
+    """What follows from an entry of the quarantine: the name of each step and the function that takes the entry.
+
+    In their order: `audit` puts it on record with `append`, `plan` takes it out of the plan with `drop`, `aliases`
+    moves the registry's aliases (only with `has_registry`), `loomdb` and `prefect` tell those. A function raises where
+    its step has to be tried again.
+    """
     steps: Steps = {"audit": lambda entry: append([_audit_record(entry)]), "plan": drop}
     if has_registry:
         steps["aliases"] = move_aliases
@@ -124,7 +132,8 @@ def standard_steps(
 
 
 def move_aliases(entry: Quarantined) -> None:
-    """Let the registry name the champion before. That there is none to go back to is no error: it is logged.
+    """Let the registry name the champion before this version. That there is none to go back to is no error: it is
+    logged.
 
     Raises:
         ServiceError: when it could not be moved.
@@ -136,11 +145,13 @@ def move_aliases(entry: Quarantined) -> None:
 
 
 def take_back(policy: str, version: str, reason: str, person: str) -> str:
-    """Let the registry name the champion before `version`; says what was done. Takes seconds: see the module it runs.
+    """Let the registry name the champion before `version`; returns the line that says what was done.
+
+    `person` is who acts. It takes seconds: a process of its own runs `loomrl.monitoring.take_back`.
 
     Raises:
         ConfigError: when there is nothing to go back to.
-        ServiceError: when the aliases could not be moved.
+        ServiceError: when the aliases could not be moved, or not within two minutes.
     """
     command = [sys.executable, "-m", "loomrl.monitoring.take_back", policy, version, reason, person]
     try:

@@ -24,7 +24,9 @@ Key = tuple[str, str]  # agent_id, episode_id
 
 @dataclass(slots=True)
 class LiveEpisode:
-    """A named episode as far as one version decided in it."""
+    """A named episode as far as one version decided in it. It made `num_decisions` there; `num_rewards` of their
+    rewards have come, and `total` is the sum of those.
+    """
 
     agent_id: str
     episode_id: str
@@ -67,7 +69,7 @@ class Counts:
         return self.before.get(agent_id, 0), self.window.get(agent_id, 0)
 
     def without(self, token: str) -> "Counts":
-        """The counts of agents whose token is another than this one."""
+        """A copy with the counts of agents whose token is another than this one."""
         return Counts(without(self.before, token), without(self.window, token))
 
     def begin_window(self) -> None:
@@ -78,7 +80,15 @@ class Counts:
 
 @dataclass
 class VersionEvidence:
-    """All that was gathered about one version, as plain values."""
+    """All that was gathered about one version, as plain values.
+
+    Attributes:
+        requests: how many each agent has made.
+        monitors: by name, those that the version is watched by.
+        requests_by_token: how many were made under each token, and `steady_requests_by_token` the same, up to a limit
+            in every ten seconds.
+        trigger: why the version was taken out; None while no monitor refutes it.
+    """
 
     version: str
     num_decisions: int = 0  # its own
@@ -100,7 +110,9 @@ class VersionEvidence:
     suspicions: dict[str, Suspicion] = field(default_factory=dict)  # by monitor, the newest
 
     def without(self, token: str) -> "VersionEvidence":
-        """What agents of all other tokens have shown."""
+        """A copy without what agents of this token have shown. Its numbers of decisions and of records, its counts by
+        token, its trigger and its suspicions stay those of all.
+        """
         return replace(
             self,
             unnamed=without(self.unnamed, token),
@@ -111,11 +123,15 @@ class VersionEvidence:
         )
 
     def num_agents_by_token(self) -> Counter[str]:
-        """How many agents each token named that may speak for any."""
+        """How many agents asked under each token that may speak for any agent, by the token's name."""
         return Counter(token for token in map(token_of, self.unnamed) if token)
 
     def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
-        """Agents are dealt by this one from now on; by another one anew."""
+        """Note that agents are dealt to this version by this experiment, as its champion or as what is held against it.
+
+        Where the experiment or the part in it is another than before, `arm` begins anew without agents and returns.
+        None: no experiment deals agents any more, and `arm` is None.
+        """
         if experiment is None:
             self.arm = None
         elif self.arm is None or (self.arm.experiment, self.arm.is_champion) != (experiment, is_champion):
@@ -123,17 +139,23 @@ class VersionEvidence:
             self.arm = Arm(experiment, is_champion, self.num_experiments)
 
     def count_requests(self, requests: Mapping[str, int], timestamp: str) -> None:
-        """So many were asked for under each token, at that time."""
+        """Count requests: `requests` is their number under each token, `timestamp` (ISO 8601) when they were made.
+
+        Those of agents whose tokens speak for them alone stand under an empty text.
+        """
         self.requests_by_token.add(requests)
         self.steady_requests_by_token.add_at(requests, timestamp)
 
     def others_request_as_much(self, token: str) -> bool:
-        """Whether other tokens ask for as many decisions as this one, and enough to have seen a fault."""
+        """Whether other tokens ask for as many decisions as this one, and for enough (100) to have seen a fault."""
         counts = self.requests_by_token, self.steady_requests_by_token
         return any(one.under_others(token) >= max(LEAST_REQUESTS, one.under(token)) for one in counts)
 
     def enter_window(self, timestamp: str) -> None:
-        """What comes now belongs to the window of this time; a clock that goes back changes nothing."""
+        """Begin the window of ten minutes that this time (ISO 8601) is in: what comes now belongs to it.
+
+        A time in the present window, or an earlier one from a clock that was put back, changes nothing.
+        """
         window = timestamp[:_WINDOW_CHARACTERS]
         if window <= self.window:
             return
@@ -146,7 +168,9 @@ class VersionEvidence:
             monitor.window = {}
 
     def describe(self) -> Json:
-        """For whoever looks, while nothing more is known of the version."""
+        """Decisions, agents, trigger and suspicions as JSON values; `control` is None and `monitors` is empty, as they
+        are of a version whose monitors are not at work.
+        """
         trigger = None if self.trigger is None else self.trigger.to_json() | {"reason": self.trigger.reason}
         return {
             "control": None,
@@ -159,5 +183,5 @@ class VersionEvidence:
 
     @property
     def num_windows_before(self) -> int:
-        """Between the first and the newest, those without a decision too."""
+        """How many windows of ten minutes the newest comes after the first; those without a decision count too."""
         return windows_between(self.begun, self.window)

@@ -25,7 +25,10 @@ _EVIDENCE: TypeAdapter[VersionEvidence] = TypeAdapter(VersionEvidence)
 
 
 class EvidenceExchange:
-    """Shares evidence with the other servers, in a thread of its own: LoomDB may be slow, or away."""
+    """Shares evidence with the other servers, in a thread of its own: LoomDB may be slow, or away.
+
+    No method raises then: `error` says why, and what was not written is written with a later exchange.
+    """
 
     def __init__(self, policy: str, server: str) -> None:
         self._policy, self._server = policy, server
@@ -44,14 +47,18 @@ class EvidenceExchange:
         self._thread.start()
 
     def offer(self, evidence: Iterable[VersionEvidence]) -> None:
-        """Have this evidence written to LoomDB, and that of the other servers read."""
+        """Have this evidence written to LoomDB, and that of all servers read for `take_found`. Returns at once."""
         offered = {one.version: _EVIDENCE.dump_python(replace(one, open_episodes=[]), mode="json") for one in evidence}
         with self._lock:
             self._offered |= offered
         self._wake.set()
 
     def forget(self, version: str) -> None:
-        """Have all servers' evidence about this version removed from LoomDB: it begins anew."""
+        """Have all servers' evidence about this version removed from LoomDB: it begins anew. Returns at once.
+
+        What was offered about it and is not written yet is dropped. Where LoomDB is away, removing is tried again with
+        each exchange until it succeeds.
+        """
         with self._lock:
             self._offered.pop(version, None)
             self._forgotten.append(version)

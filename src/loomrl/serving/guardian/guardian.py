@@ -54,7 +54,7 @@ class GuardianShown(TypedDict):
 
 @dataclass(frozen=True)
 class GuardianHooks:
-    """How the guardian holds a server, or the supervisor of several."""
+    """What the guardian asks of the server that it watches, or of the supervisor of several."""
 
     watch: Callable[[str], Watch | None]  # what is known of a version; None for one that is not loaded
     is_ready: Callable[[], bool]  # there is a version to watch
@@ -66,7 +66,10 @@ class GuardianHooks:
 
 
 class Guardian:
-    """The monitors of one policy over one or more audit chains. A thread of its own keeps their process at work."""
+    """The monitors of one policy over one or more audit chains. A thread of its own keeps their process at work.
+
+    A process that fails raises nothing here: it is started again, after 0.5 to 30 s, and `last_error` says why.
+    """
 
     def __init__(
         self, policy: str, name: str, chains: Callable[[], Sequence[Path]], quarantine: Quarantine, hooks: GuardianHooks
@@ -92,7 +95,9 @@ class Guardian:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The monitors by version, as they stood half a second ago."""
+        """The monitors by version, as JSON values that are half a second old; empty until the process has told of
+        them.
+        """
         found: dict[str, Any] = orjson.loads(self._shown)
         return found
 
@@ -103,19 +108,23 @@ class Guardian:
         return None if child is None else child.pid
 
     def start(self) -> None:
-        """Watch. Returns once the process is at work, or has been given long enough."""
+        """Start to watch. Returns once the process is at work, or after 10 s."""
         self._consequences.start()
         self._thread.start()
         self._is_up.wait(_START_SECONDS)
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
-        """Take what was written last and keep the evidence."""
+        """Have the process take what was written last and keep its evidence, then end it. Waits at most
+        `timeout_seconds` for that, and as long again for the step at work of what follows from a quarantine.
+        """
         self._stopping.set()
         self._thread.join(timeout_seconds)
         self._consequences.stop(timeout_seconds)
 
     def describe(self) -> dict[str, Any]:
-        """The monitors and what they led to, as JSON values."""
+        """The monitors by version, the versions in quarantine, the errors of what follows from that, and the process:
+        the JSON values of `GET /monitors`.
+        """
         entries = [entry.to_json() | {"reason": entry.trigger.reason} for entry in self._quarantine.entries()]
         errors = dict(self._consequences.errors)
         return {

@@ -19,7 +19,11 @@ _FEW_PART, _LIFE_PART, _WINDOW_PART = 0.5, 0.25, 0.25  # of what is staked
 
 @dataclass(slots=True)
 class Monitor:
-    """What agents have shown. Only those are listed that showed something: to the others all values were 0."""
+    """What agents have shown of one quantity. Only those are listed that showed something: to the others all values
+    were 0.
+
+    `limit` is what the mean of the values may be, `threshold` the e-value that refutes the version.
+    """
 
     limit: float
     threshold: float
@@ -39,7 +43,9 @@ class Monitor:
         return cls(level.limit, level.threshold, level.block)
 
     def add(self, agent_id: str, value: float, place: "ValuePlace") -> None:
-        """A value that is not 0; `place` is its number among the agent's, from 1 on."""
+        """Add a value of an agent, in (0, 1]; values of 0 are not added. `place` says where it stands among the
+        agent's.
+        """
         self.is_new = True
         self.total += value
         sizes = scales(place.block)
@@ -50,7 +56,9 @@ class Monitor:
             self.blocks.setdefault(agent_id, AgentBlocks()).add(place.life, value, place.block, self.limit)
 
     def without(self, token: str) -> "Monitor":
-        """What agents of all other tokens have shown; `total` and how it went are of all."""
+        """A copy without what agents of this token have shown. `total`, `e_value` and `trace` stay those of all
+        agents.
+        """
         life, window = without(self.life, token), without(self.window, token)
         return replace(self, life=life, window=window, blocks=without(self.blocks, token))
 
@@ -60,7 +68,7 @@ class Monitor:
         return self.e_value >= self.threshold
 
     def look(self, num_values: int, e_value: float) -> None:
-        """Keep this e-value after `num_values` values, and add it to the trace where that is due."""
+        """Keep the e-value that was computed after `num_values` values, and add it to the trace where that is due."""
         self.e_value, self.is_new = e_value, False
         if not self.trace or num_values >= self.trace[-1][0] + self.stride:
             self.trace.append((num_values, e_value))
@@ -70,7 +78,14 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value stands among an agent's: its number since the version began, and in the window (0: not in it)."""
+    """Where a value stands among an agent's.
+
+    Attributes:
+        life: its number since the version began, from 1 on.
+        in_window: its number in the window, from 1 on; 0 for a value that is not of the window.
+        block: how many values of the agent count as one.
+        has_blocks: whether the agent's blocks are kept too, as they are while there are few agents.
+    """
 
     life: int
     in_window: int
@@ -80,7 +95,10 @@ class ValuePlace:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """The agents of a version, as one kind of value counts them."""
+    """The agents of a version, as one kind of value counts them.
+
+    `left_out` is how many of them may break a limit before the version is what breaks it.
+    """
 
     counts: Sequence[Mapping[str, int]]  # agent -> number of its values: before the window, and in it
     unnamed: Mapping[str, bool]  # agent -> whether it names no episodes
@@ -89,7 +107,11 @@ class Agents:
     left_out: int
 
     def evidence(self, monitor: Monitor) -> float:
-        """What is staked is split: half for few agents' blocks, the rest for all of life and for the window."""
+        """The e-value of what a monitor was shown, against the version; 1 says nothing.
+
+        Half of what is staked is for the blocks of few agents, the rest in equal parts for all of life and for the
+        window.
+        """
         number = self.window_number
         begun = 1.0 / ((number + 1.0) * (number + 2.0))
         newest = begun * self._bets(monitor, monitor.window, self.counts[1]) + 1.0 / (number + 2.0)
@@ -122,7 +144,11 @@ class Agents:
         return within_agents(found, self.left_out)
 
     def odd(self, monitor: Monitor) -> list[Json]:
-        """The agents beyond the limit by most, as far as they may be what is broken: for a person to look at."""
+        """The agents, at most five, that are beyond the limit by most and may be what is broken: for a person to look
+        at.
+
+        Each is an object of JSON with `agent_id`, `mean`, `num_values`, and `token` where that speaks for any agent.
+        """
         rates = {agent: sums[-1] / max(self.count(agent), 1) for agent, sums in monitor.life.items() if sums[-1] >= 2.0}
         most = sorted(rates, key=lambda agent: (-rates[agent], agent))[:_MOST_NAMED]
         return [

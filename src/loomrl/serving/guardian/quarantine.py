@@ -38,7 +38,7 @@ class Quarantined(Document):
 class Quarantine:
     """The quarantined versions of one policy. Safe to use from several threads; who only looks never waits.
 
-    `announce` is called when the folder has changed.
+    Made, it has read the folder, and raises as `refresh` does. `announce` is called when the folder has changed.
     """
 
     def __init__(self, policy: str, announce: Callable[[], None] | None = None) -> None:
@@ -82,7 +82,7 @@ class Quarantine:
         return version in self._read
 
     def hold(self, entry: Quarantined) -> None:
-        """Quarantine a version in this process, from now on."""
+        """Quarantine a version in this process, from now on; nothing is written."""
         with self._lock:
             self._held[entry.version] = entry
 
@@ -99,7 +99,11 @@ class Quarantine:
         self._notify()
 
     def release(self, version: str) -> None:
-        """Let a version act again, should it become champion."""
+        """Let a version act again, should it become champion. Nothing happens for one that is not in quarantine.
+
+        Raises:
+            OSError: when its file cannot be removed; the next `refresh` that reads the folder puts it back.
+        """
         with self._lock:
             self._held.pop(version, None)
             self._read.pop(version, None)

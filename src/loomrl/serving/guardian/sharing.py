@@ -26,7 +26,7 @@ class Shared:
 
 
 def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
-    """The evidence of several servers about one version, merged as if one server had seen everything."""
+    """The evidence of one or more servers about one version, merged as if one server had seen everything."""
     window = max(one.window for one in rows)
     newest = [one for one in rows if one.window == window]
     life, recent = _owners(rows, lambda one: one.homes), _owners(newest, lambda one: one.window_homes)

@@ -52,13 +52,15 @@ _MOST_REMEMBERED = 10_000
 
 @dataclass
 class LoneAgent:
-    """Whether a policy has but one agent: who decided last, and how often without another in between."""
+    """Whether a policy has but one agent: who asked last (None: nobody yet), and how many times without another in
+    between.
+    """
 
     agent_id: str | None = None
     count: int = 0
 
     def note_requests(self, agent_ids: Sequence[str]) -> None:
-        """Count the requests of these agents, given in their order."""
+        """Count the requests of these agents, one or more, given in their order."""
         last = agent_ids[-1]
         others = next((place for place, one in enumerate(reversed(agent_ids)) if one != last), len(agent_ids))
         goes_on = last == self.agent_id and others == len(agent_ids)
@@ -113,11 +115,15 @@ class Stream:
         return self._look()
 
     def evidence_to_share(self) -> list[VersionEvidence]:
-        """The evidence of this window for each version with monitors, to be shared with other servers."""
+        """The evidence about each version whose monitors are at work and that has had a record, for the other
+        servers.
+        """
         return [one for version, one in self._evidence.items() if version in self._monitors and one.window]
 
     def merge(self, shared: Shared) -> list[Trigger]:
-        """Adopt the evidence of all servers; returns triggers as `process` does, those of other servers included."""
+        """Adopt the evidence of all servers; returns a trigger for each version that it now refutes, or that another
+        server refuted.
+        """
         known = self._known = {version: merged_evidence(rows) for version, rows in shared.rows.items()}
         self._number = shared.number
         for version, (life, window) in shared.homes.items():
@@ -159,7 +165,7 @@ class Stream:
 
     @property
     def suspicions(self) -> list[Suspicion]:
-        """The newest of each monitor, of versions that go on because of them."""
+        """The newest suspicion of each monitor, of versions that have not triggered: they go on because of it."""
         watched = (one for one in self._evidence.values() if one.trigger is None)
         return [suspicion for one in watched for suspicion in one.suspicions.values()]
 
@@ -169,7 +175,7 @@ class Stream:
         self._monitors.pop(version, None)
 
     def describe(self) -> dict[str, Any]:
-        """All monitors by version, as JSON values; only the number of decisions of one that is not at work."""
+        """All monitors by version, as JSON values. Of a version whose monitors are not at work, `monitors` is empty."""
         return {
             version: self._monitors[version].describe(self._comparison_of(evidence))
             if version in self._monitors

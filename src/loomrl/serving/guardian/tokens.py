@@ -52,14 +52,19 @@ def without(known: Mapping[str, Value], token: str) -> dict[str, Value]:
 
 
 def windows_between(first: str, last: str) -> int:
-    """How many windows of ten minutes later one is, by the beginnings of their timestamps (`2026-01-01T00:0`)."""
+    """How many windows of ten minutes `last` comes after `first`: beginnings of timestamps, as `2026-01-01T00:0`."""
     begun, ended = (datetime.fromisoformat(f"{one}0Z") for one in (first, last))
     return int((ended - begun).total_seconds() // WINDOW_SECONDS)
 
 
 @dataclass
 class RequestCounts:
-    """How many decisions were asked for under each token, in the window before and in the newest."""
+    """How many decisions were asked for under each token, in the window before and in the newest.
+
+    Attributes:
+        window: beginning of the newest window's timestamps; empty before the first.
+        counts: token -> numbers in the window before and in the newest.
+    """
 
     window: str = ""
     counts: dict[str, list[int]] = field(default_factory=dict)
@@ -102,15 +107,18 @@ class RequestCounts:
 
 @dataclass
 class SteadyCounts(RequestCounts):
-    """The same, of one token at most `MOST_IN_SLOT` in ten seconds. Under an empty text are all agents whose tokens
-    speak for them alone: their requests count each.
+    """Counts as in `RequestCounts`, of one token at most `MOST_IN_SLOT` in ten seconds. Under an empty text are all
+    agents whose tokens speak for them alone: their requests count each.
     """
 
     slot: str = ""  # the newest ten seconds,
     in_slot: dict[str, int] = field(default_factory=dict)  # and what counted in them
 
     def add_at(self, requests: Mapping[str, int], timestamp: str) -> None:
-        """So many under each token, at that time; a clock that goes back stays in the ten seconds it was in."""
+        """Add these counts, by token, that were asked for at this time (ISO 8601), as far as ten seconds hold them.
+
+        A clock that goes back stays in the ten seconds it was in.
+        """
         slot = timestamp[:_SLOT_CHARACTERS]
         if slot > self.slot:
             self.slot, self.in_slot = slot, {}
@@ -123,7 +131,9 @@ class SteadyCounts(RequestCounts):
 
 
 class Suspicion(Document):
-    """What the agents of one token show would take a version out; the others do not show it."""
+    """A monitor refutes a version by what the agents of one token show, while all others do not show it: people
+    judge.
+    """
 
     version: str
     monitor: str

@@ -23,7 +23,10 @@ Span = tuple[float, float]
 
 @dataclass(slots=True)
 class Enrolled:
-    """An agent that an experiment dealt to a version."""
+    """An agent that an experiment dealt to a version: `num_returns` of its episodes came, `total` is their sum.
+
+    `counts` and `sums` are of its first 1, 4, 16 and 64 returns.
+    """
 
     time: str  # of its first decision, ISO 8601
     shares: dict[str, float]  # version -> share of agents that were dealt to it then
@@ -91,7 +94,10 @@ def _weight(number: int) -> float:
 
 @dataclass(frozen=True)
 class ChampionTrial:
-    """A version beside the champion of its experiment."""
+    """The returns of a version beside those of the champion of its experiment.
+
+    `own` are its agents and returns, `control` the champion's.
+    """
 
     version: str
     own: Arm
@@ -101,15 +107,19 @@ class ChampionTrial:
 
     @property
     def span(self) -> Span | None:
-        """The range that losses are parts of: as declared, else as seen."""
+        """The lowest and highest return, as declared, else as seen: losses are parts of that range. None where it is
+        empty.
+        """
         seen = [end for arm in (self.own, self.control) if arm.span is not None for end in arm.span]
         span = self.declared or (min(seen, default=0.0), max(seen, default=0.0))
         return span if span[0] < span[1] else None
 
     def evidence(self, max_loss: float) -> float:
-        """That the version is worse than the champion by more than `max_loss` of the range of returns.
+        """The e-value, at least 1, that the version is worse than the champion by more than `max_loss` of the range of
+        returns.
 
-        The chance of a false alarm is shared out among all experiments a version may ever take part in.
+        It is 1, which says nothing, while there is no range. The chance of a false alarm is shared out among all
+        experiments a version may ever take part in.
         """
         span = self.span
         if span is None:
@@ -121,7 +131,9 @@ class ChampionTrial:
 
     @property
     def loss(self) -> float:
-        """How much lower the mean of all returns is than the champion's, in parts of the range."""
+        """How much lower the mean of all returns is than the champion's, in parts of the range; below 0 where it is
+        higher, and 0 while one of the two has no return, or there is no range.
+        """
         own, control, span = self.own.mean, self.control.mean, self.span
         return 0.0 if own is None or control is None or span is None else (control - own) / (span[1] - span[0])
 

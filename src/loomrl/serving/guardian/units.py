@@ -41,7 +41,9 @@ _TOLERATED_SHARE = 0.05
 
 @lru_cache(maxsize=64)
 def scales(block: int) -> tuple[int, ...]:
-    """The first value, the first block of so many, and the first 16, 256, 4,096 blocks."""
+    """How many of its first values an agent is judged by, at each of `NUM_SCALES` scales: one value, one block of
+    `block` values, and 16, 256, 4,096 blocks.
+    """
     return (1, *(block * _GROWTH**power for power in range(NUM_SCALES - 1)))
 
 
@@ -54,10 +56,11 @@ def num_left_out(num_agents: int, is_alone: bool) -> int:
 
 
 def over_agents(means: Floats, num_clean: Floats, limit: float, left_out: int) -> float:
-    """The evidence that the mean over agents is above `limit`.
+    """The evidence, an e-value, that the mean over agents is above `limit`; 1 says nothing.
 
     `means` (N, M): of the first values of agents that have shown something, at M scales; NaN where an agent takes no
-    part. `num_clean` (M,): the agents besides that take part and whose values were all 0.
+    part. `num_clean` (M,): the agents besides that take part and whose values were all 0. `left_out`: how many agents
+    that say most are left out.
     """
     bets = np.log1p(_STAKES * (means[:, :, None] / limit - 1.0))  # (N, M, S)
     bets[np.isnan(bets)] = 0.0
@@ -65,7 +68,10 @@ def over_agents(means: Floats, num_clean: Floats, limit: float, left_out: int) -
 
 
 def within_agents(fortunes: Sequence[Floats], left_out: int) -> float:
-    """The evidence of few agents' fortunes, (cells,) each as `AgentBlocks.fortunes` gives them."""
+    """The evidence, an e-value, of few agents' fortunes, (cells,) each as `AgentBlocks.fortunes` gives them.
+
+    The `left_out` agents that say most are left out. Without agents it is 1, which says nothing.
+    """
     return _product(np.log(np.array(fortunes)), np.zeros(1), left_out) if fortunes else 1.0
 
 
@@ -88,7 +94,10 @@ class AgentBlocks:
     wealth: list[float] = field(default_factory=lambda: [0.0] * (_NUM_BLOCK_SCALES * len(_STAKES)))  # before that block
 
     def add(self, place: int, value: float, block: int, limit: float) -> None:
-        """A value that is not 0, at its place among all of the agent, from 1 on."""
+        """Add a value that is not 0, at its place among all of the agent, from 1 on, in blocks of `block` values.
+
+        One that comes after its block was left counts as 0. `limit` is what the mean of a block may be.
+        """
         number = (place - 1) // block + 1
         if number < self.number:
             return  # it came late: its block is settled, as if it were 0
@@ -100,7 +109,11 @@ class AgentBlocks:
             self.sums[0] += value
 
     def fortunes(self, count: int, block: int, limit: float, takes_first: bool) -> Floats:
-        """(cells,) after so many values; what has not begun is part of them."""
+        """What the agent's bets have become after `count` values, (cells,); bets that have not begun are part of them.
+
+        `block` and `limit` are those of `add`. `takes_first`: whether the agent takes part in the bets on the first
+        value of each block; else those stay 1.
+        """
         number = -(-count // block)
         found = self._paid(number, block, limit) + 1.0 / (number + 1.0)
         if not takes_first:

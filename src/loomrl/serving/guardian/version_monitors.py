@@ -40,7 +40,7 @@ class VersionMonitors:
         self._open = {episode.key: episode for episode in evidence.open_episodes}
 
     def list_episodes(self) -> None:
-        """Put the episodes that are not done with into the evidence."""
+        """Put the episodes that still count into the evidence's `open_episodes`."""
         self.evidence.open_episodes = list(self._open.values())
 
     # --- episodes -----------------------------------------------------------------------------------------------
@@ -62,14 +62,17 @@ class VersionMonitors:
         return episode
 
     def leave(self, key: Key) -> bool:
-        """Forget an open episode: it goes on without this version. Whether there was one."""
+        """Forget an open episode: it goes on without this version. Returns whether there was one."""
         episode = self._open.pop(key, None)
         if episode is not None:
             episode.cut = True
         return episode is not None
 
     def rewarded(self, feedback: Json, key: Key) -> LiveEpisode | None:
-        """Take the feedback on a decision in a named episode; the episode, where its return counts now."""
+        """Add the feedback on a decision in the named episode of this key.
+
+        Returns the episode where that made it whole and its return is this version's; else None.
+        """
         episode = self._open.get(key)
         if episode is None:
             return None
@@ -98,13 +101,15 @@ class VersionMonitors:
         self._count(agent_ids[done:])
 
     def add_decision(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
-        """Add one of the version's own decisions: `row` of the batch that `signs` are for."""
+        """Add one of the version's own decisions: `row` of the batch that `signs` are for. `episode` is None without
+        one.
+        """
         self.evidence.num_decisions += 1
         self._note_agent(agent_id, episode is None)
         self._show(row, signs, agent_id, episode)
 
     def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
-        """Take a request that the version had no finite answer to; it shows nothing else."""
+        """Add a request that the version had no finite answer to: it counts against it, and shows nothing else."""
         self._note_agent(agent_id, episode is None)
         self._add(UNANSWERED, agent_id, 1.0, self._request(agent_id, episode))
 
@@ -146,13 +151,17 @@ class VersionMonitors:
         self._add(name, agent_id, 1.0, number)
 
     def signs(self, decisions: Columns) -> Signs:
-        """What speaks against the version in each of its decisions."""
+        """What speaks against the version in which of B decisions, by monitor, (B,) each; nothing for one that all
+        satisfy.
+        """
         return self._watch.signs(decisions)
 
     # --- rewards ------------------------------------------------------------------------------------------------
 
     def has_returns(self) -> None:
-        """It, or what it is held against, has brought in something; looked at when there is a twentieth more."""
+        """Note a return of the version, or of what it is held against. The reward is weighed again when there is a
+        twentieth more than at the last look.
+        """
         self._num_returns[0] += 1
         seen, now = self._num_returns[1], self._num_returns[0]
         if (monitor := self.evidence.monitors.get(REWARD)) is not None and now > seen * _NEXT_LOOK:
@@ -160,7 +169,9 @@ class VersionMonitors:
             monitor.is_new = True
 
     def returned(self, agent_id: str, value: float, episode: LiveEpisode | None) -> None:
-        """Hold a return, or the reward of a decision without an episode, against the stated reference."""
+        """Hold a return, or the reward of a decision without an episode, against the stated reference; nothing without
+        one.
+        """
         config, level = self._watch.config, self._watch.levels.get(REWARD)
         if level is None or config.reference is None or config.reward_range is None:
             return
@@ -177,7 +188,10 @@ class VersionMonitors:
     # --- what it amounts to -------------------------------------------------------------------------------------
 
     def look(self, beside: Beside, is_asked: bool = False) -> Trigger | None:
-        """Weigh what has come, or all if it is asked for; a trigger where the evidence came to suffice."""
+        """Weigh what has come, or with `is_asked` all there is.
+
+        Returns the version's trigger, also one that it had before; None while the evidence does not suffice.
+        """
         evidence, weigher = self.evidence, Weigher(self.evidence, self._watch, beside)
         for name, monitor in evidence.monitors.items():
             has_come = monitor.is_new

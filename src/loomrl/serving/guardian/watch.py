@@ -21,7 +21,14 @@ Signs = dict[str, NDArray[np.bool_]]  # by monitor, (B,) each: what speaks again
 
 @dataclass(frozen=True)
 class WatchedLimit:
-    """A limit that a decision shows: on what it observed or what it chose."""
+    """A limit that a decision shows: on what it observed or what it chose.
+
+    Attributes:
+        index: which component of the observation or the action, flattened.
+        low: the least value that is allowed; minus infinity for none. `high` likewise.
+        per_episode: whether an episode counts once, instead of each decision.
+        max_probability: how often it may be broken, in (0, 1).
+    """
 
     name: str
     kind: str  # `observation` or `action`
@@ -33,7 +40,11 @@ class WatchedLimit:
 
     @classmethod
     def read(cls, constraint: Json) -> "WatchedLimit | None":
-        """From a manifest's `constraints`; None for a quantity that decisions do not show."""
+        """The limit that an entry of a manifest's `constraints` sets; None for a quantity that decisions do not show.
+
+        Raises:
+            KeyError: where a part of the entry is missing.
+        """
         if (kind := kind_of(constraint["quantity"])) not in ("observation", "action"):
             return None
         return cls(
@@ -110,20 +121,31 @@ class Watch:
 
     @classmethod
     def of(cls, manifest: PolicyManifest, dtype: np.dtype[Any], config: MonitorsConfig) -> "Watch":
-        """From what was signed with the version, the dtype in which it observes, and the settings in force."""
+        """The watch by what was signed with the version, the dtype in which it observes, and the settings in force.
+
+        Raises:
+            KeyError: where the manifest's calibration lacks a part of the alarm.
+        """
         signed = {"constraints": manifest.constraints, "out_of_distribution": manifest.out_of_distribution}
         return cls.read({**signed, "dtype": dtype.name, "config": config.model_dump(mode="json")})
 
     @classmethod
     def read(cls, told: Json) -> "Watch":
-        """The watch that another process described by its own `told`."""
+        """The watch that another process described by its own `told`.
+
+        Raises:
+            KeyError: where a part is missing.
+            ValidationError: for settings that are not valid.
+        """
         limits = [limit for one in told["constraints"] if (limit := WatchedLimit.read(one)) is not None]
         calibration, config = told["out_of_distribution"], MonitorsConfig.model_validate(told["config"])
         alarm = None if calibration is None else Alarm.read(calibration)
         return cls(limits, alarm, _levels(limits, alarm, config), config, np.dtype(told["dtype"]), told)
 
     def signs(self, decisions: Columns) -> Signs:
-        """What speaks against the version in which of B decisions; nothing for a monitor that all of them satisfy."""
+        """What speaks against the version in which of B decisions, by monitor, (B,) each; nothing for one that all
+        satisfy.
+        """
         found = {}
         numbers = {name: self._numbers(name, decisions) for name in self._looked_at}
         marks = [(row, mark) for row, mark in enumerate(decisions.of("shield")) if mark is not None]

@@ -20,12 +20,15 @@ class Beside:
     champion: VersionEvidence | None  # that of the same experiment
 
     def without(self, token: str) -> "Beside":
-        """What is known without agents of a token."""
+        """A copy without what agents of this token have shown of the champion."""
         return replace(self, champion=None if self.champion is None else self.champion.without(token))
 
 
 class Weigher:
-    """Computes e-values and triggers from one version's evidence, monitor by monitor."""
+    """Computes e-values and triggers from one version's evidence, monitor by monitor.
+
+    A `name` is that of one of the version's monitors; `e_value`, `trigger` and `describe` raise KeyError for another.
+    """
 
     def __init__(self, evidence: VersionEvidence, watch: Watch, beside: Beside) -> None:
         self._evidence, self._watch = evidence, watch
@@ -44,17 +47,19 @@ class Weigher:
 
     @property
     def control(self) -> str | None:
-        """The version whose returns are held against this one's."""
+        """The version whose returns are held against this one's; None where there is none."""
         return None if self._trial is None else self._trial.control_version
 
     def num_values(self, name: str) -> int:
-        """How many there are, those that are 0 so far among them."""
+        """How many values the monitor judges by, those that are 0 among them; returns, where it compares with the
+        champion's.
+        """
         if self.is_paired(name):
             return 0 if self._trial is None else sum(one.num_returns for one in self._trial.own.agents.values())
         return sum(sum(one.values()) for one in self._agents(self._is_of_episodes(name)).counts)
 
     def trigger(self, name: str) -> Trigger:
-        """The trigger that says that this monitor refutes the version."""
+        """What a monitor found, as the trigger that takes the version out; `e_value` is that of the last look."""
         evidence, monitor = self._evidence, self._evidence.monitors[name]
         mean, limit = self._shown(name)
         return Trigger(
@@ -78,7 +83,9 @@ class Weigher:
         return [{"token": one, "num_agents": count, "num_showing": showing[one]} for one, count in named]
 
     def describe(self, name: str) -> Json:
-        """For whoever looks: how far it is from its threshold, how it came there, and which agents stand out."""
+        """A monitor as JSON values: its limit, mean and number of values, e-value and threshold, the trace that led
+        there, and the agents that stand out.
+        """
         monitor, num_values = self._evidence.monitors[name], self.num_values(name)
         mean, limit = self._shown(name)
         return {

@@ -39,7 +39,7 @@ Key = tuple[str, str]  # version and digest of the graph
 
 @dataclass(frozen=True)
 class Challenger:
-    """What the process is told of a challenger."""
+    """What the shadow's process is told of a challenger. `number` stands for its version and graph, from 1 on."""
 
     number: int
     version: str
@@ -48,7 +48,11 @@ class Challenger:
 
 
 class Shadow:
-    """Keeps one process at work while there are challengers. A thread of its own watches it."""
+    """Keeps one process at work while there are challengers. A thread of its own watches it.
+
+    A process that ends or hangs raises nothing here: it is started again, and a challenger that it failed with too
+    often is named in `refused`.
+    """
 
     def __init__(
         self,
@@ -85,14 +89,14 @@ class Shadow:
 
     @property
     def compared(self) -> dict[str, Compared]:
-        """How challengers did beside the versions that acted, by version."""
+        """How challengers did beside the versions that acted, by the challenger's version."""
         found = self.state.compared
         numbers = {str(number): version for (version, _), number in self._numbers.copy().items()}
         return {numbers[number]: one for number, one in found.items() if number in numbers}
 
     @property
     def num_pending(self) -> int:
-        """Records of the server's log that the challengers have not come to."""
+        """How many records of the server's log the challengers have not come to; 0 without challengers."""
         return max(0, self._audit.head.sequence - self.state.settled) if self._admitted() else 0
 
     def start(self) -> None:

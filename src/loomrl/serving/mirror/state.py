@@ -20,13 +20,15 @@ _PAGE_BYTES = 4096
 
 
 def shadow_folder(folder: Path) -> Path:
-    """The chain of the shadow of the server whose chain this is."""
+    """The folder of the shadow's chain, beside that of the acting server's chain."""
     return folder.with_name(f"{folder.name}-shadow")
 
 
 @dataclass
 class Compared:
-    """How often a challenger agreed with whoever acted, and both versions' values, summed."""
+    """How often a challenger agreed with whoever acted, in how many decisions, and the sums of both versions' values:
+    the challenger's own and the acting one's.
+    """
 
     num_decisions: int = 0
     num_agreed: int = 0
@@ -36,7 +38,12 @@ class Compared:
 
 @dataclass
 class ShadowState:
-    """Sequences are those of the acting server's chain; counts go on over restarts of the shadow's process."""
+    """How far a shadow's process has come, and what it counted. Sequences are those of the acting server's chain;
+    counts go on over restarts of the process.
+
+    Decisions are counted once for each challenger: `num_mirrored` that it took too, `num_dropped` that it never saw,
+    and `num_errors` that it failed on; ends of the process and records that were lost are errors, too.
+    """
 
     settled: int  # the last record that needs no more looking at
     until: int = -1  # the last record in hand
@@ -61,7 +68,7 @@ class ShadowState:
             del self.compared[next(iter(self.compared))]
 
     def own_head(self) -> ChainHead | None:
-        """The last synced record of the shadow's chain."""
+        """The last synced record of the shadow's own chain; None before the first."""
         return None if self.head is None else ChainHead(**self.head)
 
 
@@ -79,7 +86,11 @@ class StatePage:
         return page
 
     def write(self, state: ShadowState) -> None:
-        """Replace the state, in one call: a process that is killed leaves the old one or the new one."""
+        """Replace the state, in one call: a process that is killed leaves the old one or the new one.
+
+        Raises:
+            ValueError: for a state that does not fit into one page of memory, 4096 bytes.
+        """
         data = orjson.dumps(state)
         if len(data) + _FRAME.size > _PAGE_BYTES:
             raise ValueError(f"a shadow's state has {len(data)} bytes; it must fit into one page of memory")

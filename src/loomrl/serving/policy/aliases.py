@@ -25,7 +25,11 @@ _ASK_SECONDS = 30.0  # between questions who was champion last
 
 
 class ChampionStatements:
-    """What is known of the statements about one policy's champions."""
+    """What is known of the statements about one policy's champions. `kept` is what this home verified last, None for
+    nothing.
+
+    `refused` names the versions that an alias names and that are not followed, and why.
+    """
 
     def __init__(self, policy: str, kept: LastVerified | None) -> None:
         self._policy, self._kept = policy, kept
@@ -39,9 +43,14 @@ class ChampionStatements:
         self._sums = {version: one.described.sums_sha256 for version, one in served.items()}  # digests of their files
 
     def followed(self, named: Mapping[str, str], registry: Registry) -> dict[str, str]:
-        """The roles to take of those that aliases name. The champion that was followed last stays where the new one
-        may not be followed, or none is named; after a start, the one that was champion last by what is kept apart from
-        MLflow. `previous` is what the champion's statement says.
+        """Of the roles that aliases name (role -> version), those to take.
+
+        The champion that was followed last stays where the new one may not be followed, or none is named; after a
+        start, the one that was champion last by what is kept apart from MLflow. `previous` is what the champion's
+        statement says. What is not taken stands in `refused`.
+
+        Raises:
+            ServiceError: when the registry cannot be reached. Without LoomDB, what this home remembers counts.
         """
         before, self.refused = self.refused, {}
         version, previous = named.get(CHAMPION), named.get(PREVIOUS)

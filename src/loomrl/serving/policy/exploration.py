@@ -41,7 +41,9 @@ Mixture = list[tuple[float, list[Floats]]]  # probability of each part; of each 
 
 
 class Draws:
-    """Random numbers by (draw, row): the same ones whenever they are asked for under the same key."""
+    """Random numbers by (draw, row): the same ones whenever they are asked for under the same key, a hexadecimal
+    number.
+    """
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -51,7 +53,7 @@ class Draws:
 
     @classmethod
     def seeded(cls, seed: int | None) -> "Draws":
-        """Under a key made of a seed; of the system's entropy without one."""
+        """Random numbers under a key made of a seed; of the system's entropy without one."""
         if seed is None:
             return cls(secrets.token_hex(16))
         low, high = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
@@ -67,12 +69,16 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class ExploredChoice:
-    """What is done, how likely it was, and what was drawn where a shield does something else."""
+    """What is done, how likely it was, and what was drawn where a shield does something else.
+
+    `chosen` is what was drawn, and `by` what prevented it, None where nothing did; `by_fallback`: a fallback acts
+    instead.
+    """
 
     action: Any
     propensity: float
     explored: bool  # False: the greedy action of a decision nobody asked to explore in
-    clipped: bool = False
+    clipped: bool = False  # to the bounds, or to what a shield allows
     chosen: Any = None
     by: str | None = None  # what prevented what was chosen
     by_fallback: bool = False

@@ -31,7 +31,7 @@ class LastVerified(Document):
     number: int = 0  # of the newest signed statement about the champion; 0: from before there were any
 
     def is_like(self, other: "LastVerified | None") -> bool:
-        """Whether it differs in nothing but the time."""
+        """Whether it differs from the other in nothing but the time; False for None."""
         return other is not None and other.model_copy(update={"verified": self.verified}) == self
 
 

@@ -84,7 +84,8 @@ class ServedPolicy:
         The bytes whose digest is checked are the bytes that run. The probe is answered before anyone relies on it.
 
         Raises:
-            ArtifactError: when a digest, the graph's outputs or the answer to the probe are not the manifest's.
+            ArtifactError: when a file cannot be read, or a digest, the graph's outputs or the answer to the probe are
+                not the manifest's.
         """
         manifest = PolicyManifest.read(folder / MANIFEST)
         path = folder / GRAPH
@@ -203,7 +204,9 @@ def _load_shield(folder: Path, manifest: PolicyManifest) -> Shield | None:
 
 
 def runtime() -> dict[str, str]:
-    """What computes decisions besides the graph: under other versions, or elsewhere, their last digits may differ."""
+    """What computes decisions besides the graph: the versions of numpy and onnxruntime, and the `machine`. Under
+    others, last digits may differ.
+    """
     names = ("numpy", "onnxruntime")
     return {name: importlib.metadata.version(name) for name in names} | {"machine": platform.machine()}
 

@@ -34,7 +34,9 @@ Vote = Callable[[str | None, Container[str]], str]
 
 @dataclass(frozen=True)
 class Roles:
-    """One consistent view: a request takes it once and keeps it."""
+    """Which loaded version has which role, None for a role that none has: one consistent view, which a request takes
+    once and keeps.
+    """
 
     champion: ServedPolicy | None = None
     challenger: ServedPolicy | None = None
@@ -99,7 +101,11 @@ class Loading(threading.Thread):
 
 
 class RoleKeeper:
-    """Keeps `current` in step with a source; every method may be called from any thread."""
+    """Keeps `current` in step with a source; every method may be called from any thread.
+
+    `refused` says which versions were not taken into service and why, `unreachable` why the source did not answer, None
+    where it did.
+    """
 
     def __init__(
         self,
@@ -136,13 +142,17 @@ class RoleKeeper:
         self._on_last = on_last
 
     def refresh(self, retry_refused: bool = False) -> None:
-        """Look at the source once, and wait up to a minute until what it asks for is loaded or refused."""
+        """Look at the source once, and wait up to a minute until what it asks for is loaded or refused.
+
+        Nothing is raised: what went wrong is kept in `unreachable` and `refused`.
+        """
         _wait(self.look(retry_refused))
 
     def look(self, retry_refused: bool = False) -> list[Loading]:
         """Look at the source once and begin to load what is missing; roles follow as soon as a version is there.
 
-        Nothing is raised: what went wrong is kept in the attributes.
+        Returns the loadings under way. `retry_refused`: versions that were refused or unloaded are tried again. Nothing
+        is raised: what went wrong is kept in `unreachable` and `refused`.
         """
         with self._looking:
             try:
@@ -176,7 +186,10 @@ class RoleKeeper:
         return {version: RefusedVersion(version, why, -math.inf if version in given else now) for version, why in told}
 
     def use_last(self, why: str) -> list[Loading]:
-        """Take the roles that were verified last, where the source has never answered yet; they are verified again."""
+        """Take the roles that were verified last, where the source has never answered yet; they are verified again.
+
+        Returns the loadings under way: none where the source has answered, or nothing was kept. `why` is for the log.
+        """
         last = self._source.last_verified()
         with self._lock:
             if self._has_looked or last is None:
@@ -212,7 +225,8 @@ class RoleKeeper:
         """Load versions a person wants to pin, before the override is in force. Works without the source's roles.
 
         Raises:
-            ArtifactError: when one cannot be taken into service.
+            ArtifactError: when one cannot be taken into service, or is not there within a minute. Those that came stay
+                loaded for a minute.
         """
         with self._lock:
             self._asked.update(dict.fromkeys(versions, time.monotonic()))
@@ -240,13 +254,19 @@ class RoleKeeper:
             return version in before.versions() - self.current.versions()
 
     def load_pinned(self) -> None:
-        """Begin to load the versions that overrides pin. Works without the source's roles."""
+        """Begin to load the versions that overrides pin. Works without the source's roles; what fails is kept in
+        `refused`.
+        """
         with self._lock:
             self._assign()
             self._begin(self._pins())
 
     def take_out(self, version: str) -> str | None:
-        """Let a quarantined version decide no more, from the next request on; the champion that there is then."""
+        """Let a quarantined version decide no more, from the next request on.
+
+        Returns the version of the champion that there is then; None where there is none, or for want of another it
+        stays.
+        """
         self.obey_quarantine()
         champion = self.current.champion
         return None if champion is None or champion.version == version else champion.version
@@ -257,7 +277,9 @@ class RoleKeeper:
             self._assign()
 
     def is_named(self, version: str) -> bool:
-        """Whether the registry named a version champion at the latest look."""
+        """Whether a version is champion by the registry, as of the latest look, or by the roles that are used in its
+        place.
+        """
         return self._wanted.get(CHAMPION) == version
 
     @property

@@ -33,7 +33,9 @@ class NotAllowed(ValueError):
 
 @dataclass(frozen=True)
 class ComponentLimit:
-    """One declared constraint, on one component of an observation or action."""
+    """One declared constraint, on one component of an observation or action: `index` is its place in the flattened
+    array, `low` and `high` are infinite where there is no limit.
+    """
 
     name: str
     index: int
@@ -42,7 +44,13 @@ class ComponentLimit:
 
 
 class ComponentLimits:
-    """Constraints on components of one kind, and for actions the bounds of each, asked about in a microsecond."""
+    """Constraints on components of one kind, and for actions the bounds of each, asked about in a microsecond.
+
+    `low` and `high` (D,) are the bounds, infinite where there are none.
+
+    Raises:
+        ArtifactError: when nothing satisfies all limits.
+    """
 
     def __init__(self, limits: Sequence[ComponentLimit], low: Floats, high: Floats) -> None:
         self._limits = limits
@@ -70,7 +78,7 @@ class ComponentLimits:
         return beyond if beyond.any() else None
 
     def broken(self, values: NDArray[Any]) -> dict[int, str]:
-        """Which of (B, *shape) are beyond a limit, and the name of the first one each is beyond."""
+        """Which of (B, *shape) are beyond a limit: row -> the name of the first limit that it is beyond."""
         outside = self.outside(values)
         return {} if outside is None else {int(row): self.broken_by(values[row]) for row in np.flatnonzero(outside)}
 
@@ -140,7 +148,7 @@ class RuntimeShield:
         `observed` is the shape and dtype of an observation, `bounds` (*action) are those of a continuous action.
 
         Raises:
-            ArtifactError: when a constraint is on a component that there is not.
+            ArtifactError: when a constraint is on a component that there is not, or nothing satisfies them all.
         """
         described = manifest.outputs["action"]
         acted = (tuple(described["shape"][1:]), np.dtype(described["dtype"]))
@@ -152,9 +160,9 @@ class RuntimeShield:
         return cls(actions, observations, certified, hands_over)
 
     def barred(self, observations: NDArray[Any], covered: Sequence[bool] | None) -> dict[int, str]:
-        """After which of (B, *obs) the policy must not decide, and by what it is kept from it.
+        """After which of (B, *obs) the policy must not decide: row -> what keeps it from that.
 
-        `covered` says after which of them the action is certified.
+        `covered` says after which of them the action is certified; None where nothing is.
         """
         found = {}
         if covered is not None and self.must_be_certified and not all(covered):
@@ -162,7 +170,7 @@ class RuntimeShield:
         return found if self.observations is None else found | self.observations.broken(observations)
 
     def beyond(self, actions: NDArray[Any]) -> dict[int, str]:
-        """Which of (B, *action) are not allowed, and by what."""
+        """Which of (B, *action) are not allowed: row -> what forbids it."""
         return {} if self.actions is None else self.actions.broken(actions)
 
 

@@ -33,28 +33,52 @@ ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
 class PolicySource(Protocol):
-    """Says which version has which role, and brings a version's files. Both may block; both may raise LoomRLError."""
+    """Says which version has which role, and brings a version's files. `roles` and `fetch` may block, and may raise
+    LoomRLError; where nothing else is said, the other methods do neither.
+    """
 
-    def roles(self) -> Mapping[str, str]: ...
+    def roles(self) -> Mapping[str, str]:
+        """Role (`champion`, `challenger`, `previous`) -> version, of those roles that a version has. May block.
 
-    def fetch(self, version: str) -> Path: ...
+        Raises:
+            LoomRLError: when they cannot be looked up.
+        """
+        ...
 
-    def settings(self, version: str) -> ServingConfig: ...
+    def fetch(self, version: str) -> Path:
+        """The folder that holds a version's verified files, brought here where they are not yet. May block.
+
+        Raises:
+            LoomRLError: when they cannot be had, or are not what was signed.
+        """
+        ...
+
+    def settings(self, version: str) -> ServingConfig:
+        """How a version is served, once it was fetched; the defaults where nothing is known."""
+        ...
 
     def not_followed(self) -> Mapping[str, str]:
         """Versions that roles were asked for and not given, as of the last look at them, and why."""
         return {}
 
     def last_verified(self) -> LastVerified | None:
-        """Roles that may be taken where `roles` does not answer, verified again by `fetch`."""
+        """Roles that may be taken where `roles` does not answer, verified again by `fetch`; None where none were
+        kept.
+        """
         return None
 
     def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:  # noqa: ARG002 - a source's signature
-        """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded."""
+        """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded.
+
+        Raises:
+            LoomRLError: when they cannot be written.
+        """
         return
 
     def known(self) -> tuple[str, PolicyManifest] | None:
-        """The champion's version and manifest, as far as they are known without loading it: which actions there are."""
+        """The champion's version and manifest, as far as they are known without loading it: which actions there are.
+        None where they are not known. Files of this host are read at most, and nothing is raised.
+        """
         return None
 
 
@@ -79,7 +103,11 @@ class RegistrySource(PolicySource):
         self._statements = ChampionStatements(policy, self._kept)
 
     def roles(self) -> Mapping[str, str]:
-        """Role -> version. With any role pinned the aliases are not looked at."""
+        """Role -> version. With any role pinned the aliases are not looked at.
+
+        Raises:
+            ServiceError: when the registry cannot be reached.
+        """
         if self._pinned:
             return self._pinned
         self._answers = False  # until it has
@@ -89,11 +117,20 @@ class RegistrySource(PolicySource):
         return self._statements.followed(named, self._registry) if self._require_signature else named
 
     def not_followed(self) -> Mapping[str, str]:
-        """Versions that an alias names, and no signed statement."""
+        """The versions that an alias names and no signed statement, as of the last look at roles, and why each is not
+        followed.
+        """
         return self._statements.refused
 
     def fetch(self, version: str) -> Path:
-        """The version's folder; digests, signature, and that these files were registered as this version, verified."""
+        """The version's folder; digests, signature, and that these files were registered as this version, verified.
+
+        Raises:
+            ArtifactError: when any of that does not hold.
+            ConfigError: when there is no such version, or how it is served cannot be read.
+            ServiceError: when the registry cannot be reached, and this home has not verified the version or lacks its
+                files.
+        """
         found = self._describe(version)
         if self._require_signature:
             self._statements.check_files(found)
@@ -141,11 +178,16 @@ class RegistrySource(PolicySource):
         return self._settings.get(version, ServingConfig())
 
     def last_verified(self) -> LastVerified | None:
-        """The roles of a server of this home, as the registry named them last."""
+        """The roles of a server of this home, as the registry named them last; None where none were kept."""
         return self._kept
 
     def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
-        """Written where anything changed; raises `ArtifactError` where it cannot be."""
+        """Write the roles for the next start, where anything changed; nothing while roles are pinned, or without a
+        champion.
+
+        Raises:
+            ArtifactError: when the file cannot be written.
+        """
         known = {one.version: one for one in versions if one.version in self._described}
         champion = roles.get(CHAMPION)
         if self._pinned or champion is None or champion.version not in known:
@@ -192,7 +234,11 @@ class FolderSource(PolicySource):
         return {role: str(folder) for role, folder in self._folders.items()}
 
     def fetch(self, version: str) -> Path:
-        """The folder itself, its signature verified where there is one."""
+        """The folder itself, its signature verified where there is one.
+
+        Raises:
+            ArtifactError: when there is no such folder, or its signature does not hold, or is missing and required.
+        """
         folder = Path(version)
         if not folder.is_dir():
             raise ArtifactError(f"no policy folder {folder}; name a folder that `loomrl run` exported")
@@ -204,7 +250,9 @@ class FolderSource(PolicySource):
         return ServingConfig()
 
     def known(self) -> tuple[str, PolicyManifest] | None:
-        """The champion's, also where its graph cannot be loaded; None where it cannot be read."""
+        """The champion's folder and its manifest, also where its graph cannot be loaded; None where that cannot be
+        read.
+        """
         try:
             folder = self._folders[CHAMPION]
             return str(folder), PolicyManifest.read(folder / MANIFEST)

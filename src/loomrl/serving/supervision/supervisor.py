@@ -50,10 +50,12 @@ class _Worker:
 
 
 class Supervisor:
-    """`with Supervisor(settings, listener) as supervisor: supervisor.run()`, in the main thread.
+    """Keeps the workers of one server at work: `with Supervisor(settings, listener) as supervisor: supervisor.run()`,
+    in the main thread. At the end of the block all workers have answered what they had begun, and ended; one that
+    takes more than 20 s is killed.
 
     Raises:
-        ArtifactError: when another supervisor has the same name.
+        ArtifactError: when another supervisor has the same name, or there is no room for the files that workers share.
     """
 
     def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
@@ -110,7 +112,7 @@ class Supervisor:
             self.look()
 
     def look(self) -> None:
-        """Look at all workers once; raises as `run` does."""
+        """Look at all workers once, and start those again that are due; raises as `run` does."""
         for worker in self.workers:
             self._look_at(worker)
         self._help()

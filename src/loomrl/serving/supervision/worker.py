@@ -28,7 +28,9 @@ TASK = TypeAdapter(WorkerTask)
 
 
 def main() -> int:
-    """Serve until told to stop; the exit code."""
+    """Serve as the worker that the input describes, until told to stop. Returns the exit code: 0, or that of the error
+    that kept it from serving.
+    """
     task = TASK.validate_json(sys.stdin.buffer.readline())
     address = task.address
     name = f"{task.settings.policy} worker {address.index}"

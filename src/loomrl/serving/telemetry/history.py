@@ -17,7 +17,9 @@ NUM_POINTS = 600  # one a second
 
 
 class History:
-    """A ring of differences between counters. Points of several servers may be added up, and so may their latencies."""
+    """What was counted between one call of `take` and the next, for the last `NUM_POINTS` of them. Points of several
+    servers may be added up, and so may their latencies.
+    """
 
     def __init__(self, metrics: ServerMetrics, shadow: "Shadow") -> None:
         self._metrics, self._shadow = metrics, shadow
@@ -25,7 +27,7 @@ class History:
         self._before, self._at = self.counts(), time.monotonic()
 
     def counts(self) -> Json:
-        """What was counted since the server started; what challengers did, since the first of them."""
+        """What was counted since the server started, as JSON values; what challengers did, since the first of them."""
         state = self._shadow.state
         told = {"mirrored": state.num_mirrored, "dropped": state.num_dropped, "errors": state.num_errors}
         compared = {version: asdict(found) for version, found in self._shadow.compared.items()}

@@ -32,7 +32,7 @@ class Durations(Collector):
             self._total += one
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As Prometheus has it: each bucket holds what is at most its bound."""
+        """The histogram as Prometheus has it, one family: each bucket holds what is at most its bound."""
         bounds = [*map(repr, self._buckets), "+Inf"]
         buckets = list(zip(bounds, accumulate(self._counts), strict=True))
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._total)
@@ -64,14 +64,16 @@ class ServerMetrics(PrometheusMetrics):
         self.num_requests = 0
 
     def count_decisions(self, version: str, by: str, count: int) -> None:
-        """Count decisions made by `policy`, `explored`, `shield`, or in place of all these (see `Group.decided_by`)."""
+        """Count decisions of a version by who made them, as `DecisionBatch.decided_by` names them."""
         child = self._children.get((version, by))
         if child is None:
             child = self._children[version, by] = self._decisions.labels(self._policy, version, by)
         child.inc(count)
 
     def count_prevented(self, version: str, by: str, fallback: str | None) -> None:
-        """Count one action of a version that a shield did not allow."""
+        """Count one action of a version that a shield did not allow: `by` is what forbade it, `fallback` what acted
+        instead, None for nothing else.
+        """
         self._prevented.labels(version, by, fallback or "none").inc()
 
     def observe(self, seconds: Sequence[float]) -> None:
@@ -82,7 +84,7 @@ class ServerMetrics(PrometheusMetrics):
             self.num_requests += 1
 
     def latency_seconds(self) -> dict[str, float] | None:
-        """p50 and p99 over the last requests; None before the first."""
+        """The quantiles `p50` and `p99` of the last requests' server times, in seconds; None before the first."""
         recent = self._recent[: min(self.num_requests, _RECENT)]
         if not recent.size:
             return None

@@ -67,7 +67,9 @@ class InferenceStatistics:
         return {version for version, _ in self._executions} | self._failures.keys()
 
     def report(self, policy: str, versions: Iterable[str]) -> dict[str, Any]:
-        """The answer to `GET /v2/models/POLICY[/versions/VERSION]/stats`."""
+        """The answer to `GET /v2/models/POLICY[/versions/VERSION]/stats`: these versions, sorted as text; zeros for one
+        that nobody asked.
+        """
         return {"model_stats": [self._describe(policy, version) for version in sorted(versions)]}
 
     def _describe(self, policy: str, version: str) -> dict[str, Any]:

@@ -44,11 +44,13 @@ class WorkerAddress:
         return self.folder / "asking"
 
     def owner_of_agent(self, agent_id: str) -> int:
-        """The worker that remembers an agent's episodes and named requests: the same after every restart."""
+        """The index of the worker that remembers an agent's episodes and named requests: the same after every
+        restart.
+        """
         return int.from_bytes(hashlib.blake2b(agent_id.encode(), digest_size=8).digest(), "big") % self.count
 
     def owner_of_decision(self, decision_id: str) -> int:
-        """The worker that made a decision; this one where its id names none."""
+        """The index of the worker that made a decision; this one's where the decision's id names none."""
         if not _OWNER.match(decision_id):
             return self.index
         owner = int(decision_id[:2], 16)
@@ -61,12 +63,12 @@ def chain_of(name: str, index: int) -> str:
 
 
 def token_prefix(index: int) -> str:
-    """What the ids of a worker's decisions begin with."""
+    """Two hexadecimal digits that the ids of a worker's decisions begin with."""
     return f"{index:02x}"
 
 
 def socket_folder(folder: Path) -> str:
-    """A folder's path by an open handle: the path of a Unix socket has room for 107 bytes."""
+    """A folder's path by a handle that stays open: the path of a Unix socket has room for 107 bytes."""
     return f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}"
 
 

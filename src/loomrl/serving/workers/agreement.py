@@ -27,7 +27,13 @@ _WORD = 8
 
 
 class Agreement:
-    """Safe to use from several processes and threads; what a process that was killed held is free again."""
+    """The file, mapped into memory, by which the workers of one port agree: a revision, the champion, and each one's
+    vote, connections and last sign of life. Safe to use from several processes and threads; what a process that was
+    killed held is free again.
+
+    Raises:
+        ArtifactError: when there is no room for the file.
+    """
 
     def __init__(self, path: Path, num_workers: int, *, is_new: bool = False) -> None:
         """Join in; `is_new` begins without champion and votes."""
@@ -44,7 +50,7 @@ class Agreement:
 
     @property
     def revision(self) -> int:
-        """Grows with every change; 70 ns, for it is read for every request."""
+        """A number that grows with every change; 70 ns, for it is read for every request."""
         return self._words[_REVISION]
 
     @property
@@ -54,7 +60,7 @@ class Agreement:
             return self._champion()
 
     def announce(self) -> None:
-        """Something changed: whoever answers from now on has it in force first."""
+        """Let the revision grow, because something changed: whoever answers from now on has it in force first."""
         with self._exclusive():
             self._words[_REVISION] += 1
 
@@ -81,7 +87,7 @@ class Agreement:
         return self._words[_VOTES + index] != 0
 
     def has_most(self, index: int, num_connections: int) -> bool:
-        """Say how many connections a worker has; whether one that is in step has fewer."""
+        """Note how many connections a worker has; returns whether a worker that is in step has fewer."""
         begin = _VOTES + self._num_workers
         self._words[begin + index] = num_connections
         numbers = self._words[begin : begin + self._num_workers]
@@ -98,11 +104,15 @@ class Agreement:
         return (time.monotonic_ns() - beat) / 1e9 if beat else 0.0
 
     def withdraw(self, index: int) -> None:
-        """A worker has ended; the others do not wait for it. Waits for nobody, who may hang with the lock."""
+        """Take back the vote of a worker that has ended, so that the others do not wait for it. Waits for nobody, who
+        may hang with the lock.
+        """
         self._words[_VOTES + index] = self._words[_VOTES + 2 * self._num_workers + index] = 0
 
     def hindering(self) -> list[int]:
-        """The workers that still want the present champion where another one wants the next. Waits for nobody."""
+        """The indices of workers that still want the present champion where another one wants the next. Waits for
+        nobody.
+        """
         present, votes = _mark(self._champion()), self._votes()
         if set(votes) <= {0, present}:
             return []
@@ -154,6 +164,9 @@ def begin_anew(path: Path, num_bytes: int) -> None:
     """Put zeros in place of a file that is mapped, in a new one, apart from processes that have not ended yet.
 
     Where there is no room for that the file there is keeps its own, and gets zeros.
+
+    Raises:
+        ArtifactError: where there is no room, and no such file yet.
     """
     made = path.with_suffix(".new")
     handle = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)

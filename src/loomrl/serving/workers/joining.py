@@ -16,7 +16,9 @@ Join = Callable[[Answers, Response], Response]  # of those, and of the worker th
 
 
 def decisions(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Response:
-    """Decisions in the order they were asked for; the first answer that is none, where there is one."""
+    """The decisions of several workers in one response, in the order they were asked for; the first answer that is a
+    refusal, where there is one. `rows` are the places in the request that each of the answers is for.
+    """
     if (refused := failed(answers)) is not None:
         return refused
     found: dict[int, Any] = {}
@@ -26,7 +28,9 @@ def decisions(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Res
 
 
 def feedback(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Response:
-    """How many entries are on record. Where not all are, the first reason and the places of those that are not."""
+    """The response that says how many entries of feedback are on record. Where not all are, it is the first refusal,
+    with the places of those that are not as `not_recorded`. `rows` are the places that each of the answers is for.
+    """
     recorded = sum(len(places) for places, answer in zip(rows, answers, strict=True) if answer.status < 400)
     if (refused := failed(answers)) is None:
         return as_json({"recorded": recorded})
@@ -38,7 +42,7 @@ def feedback(rows: Sequence[Sequence[int]], answers: Sequence[Response]) -> Resp
 
 
 def status(answers: Answers, asked: Response) -> Response:
-    """The state of the worker that was asked, and `workers`: that of each."""
+    """The state of the worker that was asked, and as `workers` that of each, or the `error` that it does not answer."""
     states = [
         {"worker": index} | ({"error": "it does not answer"} if answer is None else orjson.loads(answer.body))
         for index, answer in sorted(answers.items())
@@ -47,7 +51,9 @@ def status(answers: Answers, asked: Response) -> Response:
 
 
 def metrics(answers: Answers, asked: Response) -> Response:
-    """Prometheus text format, each sample with the label `worker`."""
+    """All workers' metrics as Prometheus' text, each sample with the label `worker`; `loomrl_worker_up` says who
+    answered.
+    """
     joined: dict[str, Metric] = {}
     up = Metric("loomrl_worker_up", "1 for a worker that answers", "gauge")
     for index, answer in sorted(answers.items()):

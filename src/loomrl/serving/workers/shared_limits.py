@@ -24,9 +24,13 @@ LIMITS_BYTES = (1 + _NUM_ROWS) * _ROW.size
 
 
 class SharedRateLimiter(RateLimiter):
-    """As its parent, over all processes that open the same file.
+    """A `RateLimiter` over all processes that open the same file.
 
     Of more than eight agents in one row, a quarter of a million in all, the bucket that is full first is given up.
+
+    Raises:
+        ArtifactError: when there is no room for the file.
+        ConfigError: for a rate that is not above 0.
     """
 
     def __init__(
@@ -43,7 +47,10 @@ class SharedRateLimiter(RateLimiter):
         self._table = mmap.mmap(self._handle, LIMITS_BYTES)
 
     def take(self, agents: Sequence[str], holder: str = "") -> RateRefusal | None:
-        """Take one token for each entry, or none at all and say who must wait. `holder` is whose token was shown."""
+        """Take one token for each entry, and return None; or take none at all and return who must wait, and how long.
+
+        `holder` is whose token was shown, empty for nobody's.
+        """
         wanted, count = Counter(agents), len(agents)
         with locked(self._handle):  # between processes; within one, a single thread takes tokens
             now = time.monotonic()

@@ -11,7 +11,9 @@ from loomrl.types import Json
 
 
 def document(context: ServerContext, after: float) -> Json:
-    """Everything but who looks; of the history only the points later than `after` (seconds since 1970)."""
+    """What the page shows, as JSON values, but for who looks; of the history only the points later than `after`
+    (seconds since 1970).
+    """
     roles, plan = context.roles.current, context.controls.orders.plan
     return {
         "time": time.time(),
