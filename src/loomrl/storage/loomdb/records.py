@@ -24,7 +24,7 @@ class EnvironmentRecord(Document):
 
 
 class SnapshotRecord(Document):
-    """A line of the list of snapshots."""
+    """One snapshot as it is listed: its digest, the name and version of its environment, and when it was recorded."""
 
     digest: str
     name: str
@@ -33,7 +33,7 @@ class SnapshotRecord(Document):
 
 
 class LineageEdge(Document):
-    """One statement of the lineage graph."""
+    """One statement of the lineage graph: `subject` - `predicate` - `object`, both nodes written `kind:id`."""
 
     subject: str
     predicate: str
@@ -47,7 +47,7 @@ class Deployment(Document):
     policy: str
     version: str
     role: str
-    run_id: str | None
+    run_id: str | None  # the run, or command, that gave it the role
     reason: str
     created: datetime
 
@@ -120,20 +120,27 @@ class Control(Document):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its place among a host's revisions: those LoomDB numbered, and what was set on top of each since."""
+        """(LoomDB's newest revision known to it, how many orders the host set on top of that), to compare orders by.
+
+        The second is 0, and the first its own revision, once LoomDB has numbered it.
+        """
         return (self.revision, 0) if self.made_from is None else (self.made_from, self.revision - self.made_from)
 
     @property
     def identity(self) -> str:
-        """Of the order, however it is numbered: 16 hexadecimal digits."""
+        """16 hexadecimal digits that name the order: equal in all its copies, however each is numbered."""
         return sha256(canonical_json(self.model_dump(mode="json", exclude=set(_OF_A_COPY))))[:16]
 
     def is_same_order(self, other: "Control") -> bool:
-        """Whether both are one order, however it is numbered."""
+        """Whether both are copies of one order; these may differ in `revision`, `made_from` and `replaces` alone."""
         return {**vars(self), **_OF_A_COPY} == {**vars(other), **_OF_A_COPY}
 
     def is_set_with_knowledge_of(self, other: "Control") -> bool:
-        """Whether another order was known where this one was set. Of orders that do not say so, numbers decide."""
+        """Whether `other` was known where this order was set.
+
+        `replaces` says so. Where an older LoomRL set it, which kept no such list, the order with the lower `place`
+        counts as known, unless it was not numbered yet and this one was.
+        """
         if self.replaces is not None:
             return other.identity in self.replaces
         if other.replaces is not None and self.identity in other.replaces:

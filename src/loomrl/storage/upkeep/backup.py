@@ -43,6 +43,7 @@ def back_up(folder: Path) -> BackupReport:
     Raises:
         ConfigError: when the folder exists and is not empty, or lies inside LOOMRL_HOME.
         ArtifactError: when a database is corrupt. Corrupt versions and audit logs are reported in `damaged`.
+        ServiceError: when a database cannot be copied or reached.
     """
     folder = folder.resolve()
     _check_target(folder)
