@@ -79,15 +79,18 @@ class AnchorStatements:
 
     @property
     def num(self) -> int:
-        """The number of different statements."""
+        """How many statements there are, those included that contradict another."""
         return len(self.digests)
 
 
 def state(db: LoomDB, kind: Kind, server: str, **fields: Any) -> tuple[AuditAnchor, str | None]:
-    """Append a statement, signed where a key can be had; returns it, and why it is not signed, if it is not.
+    """Append a statement of this kind about a chain, `POLICY/CHAIN`, or about all chains where `server` is empty.
+
+    It is signed where a key can be had. `fields` are those of `AnchorStatement` that the kind needs. Returns (the
+    statement, why it is not signed), the latter None where it is.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached; nothing is stated then.
     """
     if kind != "adopted" and db.newest_audit_anchor() is None:
         _adopt(db)
@@ -122,7 +125,8 @@ def read_statements(db: LoomDB) -> AnchorStatements:
     """All statements; what contradicts another, or its signature, is a finding that names it.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand so that it is no statement.
+        ArtifactError, ConfigError: when the trusted keys cannot be read.
     """
     found, trusted, legacy = AnchorStatements(), trusted_keys(), legacy_heads.read(db)
     found.findings += legacy.findings

@@ -25,10 +25,11 @@ _Rows = Sequence[int] | None  # of a record; all of them for None
 
 
 class Columns:
-    """N decisions in their order, as `decision` and `decisions` records hold them."""
+    """N decisions in their order, as `decision` and `decisions` records hold them. A column that a record does not hold
+    raises `KeyError`."""
 
     def __init__(self, entries: Sequence[Json], rows: Sequence[_Rows] | None = None) -> None:
-        """What is sealed in the records must be opened. `rows` are the chosen ones of each record."""
+        """What is sealed in the records must be opened. `rows` are the chosen ones of each record; None: all."""
         self._pieces = list(zip(entries, rows or [None] * len(entries), strict=True))
         self._counts = [count_of(entry) if chosen is None else len(chosen) for entry, chosen in self._pieces]
 
@@ -36,11 +37,11 @@ class Columns:
         return sum(self._counts)
 
     def of(self, name: str) -> list[Any]:
-        """The values of this column, one for each of the N decisions."""
+        """The values of the column `name`, one for each of the N decisions, in their order."""
         return self._gathered(lambda entry: column(entry, name))
 
     def array(self, name: str) -> NDArray[Any]:
-        """The same as one array, (N, ...).
+        """The values of the column `name` as one array, (N, ...).
 
         Raises:
             ValueError: where those of one decision have another shape than those of another.
@@ -55,7 +56,8 @@ class Columns:
         return self._gathered(_ids)
 
     def written_ids(self) -> Json | list[str]:
-        """The same as a record holds them: by their places, where each record's follow each other."""
+        """The ids of the N decisions as a record holds them: short, by their places in their records, where each
+        record's follow each other, and else in a list."""
         found = []
         for entry, rows in self._pieces:
             if entry["kind"] == DECISION:
@@ -89,7 +91,7 @@ class Columns:
         return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
 
     def only(self, wanted: Sequence[bool]) -> Self:
-        """The decisions whose entry in `wanted`, (N,), is true."""
+        """Those decisions whose entry in `wanted`, (N,), is true, as other `Columns`; these where all are."""
         if all(wanted):
             return self
         entries, chosen, start = [], list[_Rows](), 0
@@ -103,7 +105,7 @@ class Columns:
         return type(self)(entries, chosen)
 
     def parts(self, count: int) -> list[Self]:
-        """The same decisions, at most `count` at a time."""
+        """The N decisions in their order, cut into parts of `count`, the last one perhaps of fewer; empty for none."""
         return [self._between(start, start + count) for start in range(0, len(self), count)]
 
     def _gathered(self, values_of: Callable[[Json], list[Any]]) -> list[Any]:
@@ -130,13 +132,19 @@ def _place(rows: Sequence[int]) -> slice | list[int]:
 
 
 def own_choices(entries: Sequence[Json]) -> Columns:
-    """Those decisions among records, opened, that their version chose: others say nothing of what a policy does."""
+    """Those decisions among records of any kind that the version named there chose itself, with what is sealed opened.
+
+    Others say nothing of what a policy does.
+
+    Raises:
+        ArtifactError: when what is sealed was changed.
+    """
     decisions = Columns([opened(entry) for entry in entries if _decides(entry)])
     return decisions.only(decisions.own())
 
 
 def count_of(entry: Json) -> int:
-    """How many decisions a record holds, if it holds decisions."""
+    """How many decisions a `decision` or `decisions` record holds; 1 for a record of any other kind, too."""
     count: int = entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
     return count
 
@@ -148,7 +156,8 @@ def version_of(entry: Json) -> str:
 
 
 def runs(entries: Sequence[Json]) -> Iterator[list[Json]]:
-    """Records that can be taken together: decisions of one version that follow each other; any other alone."""
+    """The records in their order, in groups: decisions of one version that follow each other; any other record
+    alone."""
     for version, found in groupby(entries, lambda entry: version_of(entry) if _decides(entry) else None):
         if version is None:
             yield from ([entry] for entry in found)

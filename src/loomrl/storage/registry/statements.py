@@ -175,7 +175,7 @@ def state_champion(registry: "Registry", version: PolicyVersion, number: int, **
 def was_champion(registry: "Registry", version: PolicyVersion) -> bool:
     """Whether a valid statement says that a version was champion: its own, or that of the champion that replaced it.
 
-    True for every version of a policy of which no champion has a valid statement.
+    True for every version where the policy has no valid statement about any champion.
 
     Raises:
         ServiceError: when MLflow cannot be reached or fails.

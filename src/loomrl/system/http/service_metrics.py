@@ -23,7 +23,11 @@ class PrometheusMetrics:
         self._problems.labels(str(status)).inc()
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value that is read when somebody looks."""
+        """Add a gauge, `loomrl_SERVICE_NAME`, with `text` as its help; `value` is called whenever metrics are read.
+
+        Raises:
+            ValueError: when there is a metric of this name.
+        """
         self.new_gauge(name, text).set_function(value)
 
     def text(self) -> bytes:
