@@ -18,7 +18,8 @@ def check_chain(
     manifest: PolicyManifest | None,
     case_sha256: str | None,
 ) -> list[ChainLink]:
-    """One link for every digest that one present document quotes from another."""
+    """One link for every digest that one document quotes from another, whether or not it holds; None for a document
+    that is not there, of which there are no links."""
     links = []
     readers = {"training": training, "evaluation": evaluation, "safety case": safety, "manifest": manifest}
     for name, document in readers.items():

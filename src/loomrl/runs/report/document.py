@@ -39,7 +39,7 @@ class RunOutcome(Document):
 class StageFacts(Document):
     """One row of the stage table; `status` is "not reached" where the run ended before."""
 
-    number: int
+    number: int  # 1 to 7
     name: str
     purpose: str
     status: str
@@ -52,7 +52,7 @@ class StageFacts(Document):
 
 
 class Series(Document):
-    """One measured quantity over training."""
+    """One measured quantity over training: a value for each number of environment steps."""
 
     label: str
     env_steps: list[int]
@@ -70,7 +70,7 @@ class Curve(Document):
 
 
 class Picture(Document):
-    """A picture the page embeds: its facts, without its bytes."""
+    """A picture the page embeds: the stage that made it and what it is, without its bytes."""
 
     stage: str
     name: str
@@ -110,7 +110,7 @@ class ReportEdge(Document):
 
 
 class ReportLineage(Document):
-    """Where a version comes from."""
+    """Where a version comes from: things, and which came to be from which."""
 
     nodes: list[Node]
     edges: list[ReportEdge]

@@ -71,7 +71,7 @@ def describe(routes: Iterable[Route], api: Api) -> Json:
     """The OpenAPI 3.1 document of these routes, as JSON values; routes that are not public are left out.
 
     Raises:
-        KeyError: for a status of a refusal, or a header of a route, that this module has no words for.
+        KeyError: for a header that a route reads and this module has no words for.
     """
     described = tuple(route for route in routes if route.is_public)
     schemas, components = _schemas(tuple(_kinds(described, api)))
