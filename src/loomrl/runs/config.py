@@ -32,7 +32,9 @@ _DASH = re.compile(r"^( *)- +")
 
 
 class PolicyConfig(Section):
-    """Everything about one policy. The sections DVC tracks as parameters must stand in the file, if only as `{}`."""
+    """Everything about one policy, as `configs/POLICY.yaml` says it. The sections DVC tracks as parameters must stand
+    there, if only as `{}`. Sections that contradict each other, held-out seeds that overlap above all, raise
+    `ValueError`."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     environment: EnvironmentConfig

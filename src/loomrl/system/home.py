@@ -89,8 +89,7 @@ def loomdb_url() -> str:
 
 
 def shares_loomdb() -> bool:
-    """Whether LoomDB may be shared with other homes: where `LOOMRL_DATABASE_URL` names it, and it is not under this
-    home."""
+    """Whether `LOOMRL_DATABASE_URL` names LoomDB, so that other homes may share it."""
     return bool(os.environ.get("LOOMRL_DATABASE_URL"))
 
 

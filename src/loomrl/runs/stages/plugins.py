@@ -43,7 +43,7 @@ def write_plugins(code: PluginCode, packages: list[PluginPackage], folder: Path)
     """Put the packages that a stage ran, and their files, beside its output; nothing where there are none.
 
     Raises:
-        ArtifactError: when one of them changed while the stage ran.
+        ArtifactError: when one of them changed while the stage ran; nothing is written then.
     """
     for name in (FILE, ARCHIVE):
         (folder / name).unlink(missing_ok=True)

@@ -46,7 +46,8 @@ class Trial(Document):
 
 
 class TuningStudy:
-    """The study of one policy's `tuning:` section, found again by everything its trials depend on.
+    """The search that the `tuning:` section of one policy's config asks for. Its trials are kept in
+    `LOOMRL_HOME/tuning.db` and found again while all that they depend on is equal.
 
     Raises:
         ConfigError: without that section, when a setting at an end of its range is not accepted, or without a snapshot.
@@ -61,7 +62,8 @@ class TuningStudy:
         self._work = inside("tuning", self.name)
 
     def run(self, num_trials: int) -> Iterator[Trial]:
-        """Yield each trial as it ends, until the study has `num_trials` of them.
+        """Yield each trial as it ends, until the study has `num_trials` of them, those of earlier processes and failed
+        ones included. Whoever stops in between goes on with the next call.
 
         Raises:
             ConfigError: when another process is at a search for this policy.

@@ -38,7 +38,8 @@ Kind = Literal["chain", "head", "removal", "compacted", "accepted", "adopted"]
 
 
 class AnchorStatement(Document):
-    """One statement. What a kind does not need is None and is not written.
+    """One statement about an audit chain, or about all of them, as LoomDB keeps it in JSON. What its kind does not need
+    is None and is not written.
 
     `chain`: how a chain begins, `digest` is its first record's hash. `head`: its last record. `removal`: records
     `first_sequence` to `sequence`, in the segments `first_segment` to `segment`, were removed; `digest` is the last
@@ -66,7 +67,7 @@ class AnchorStatement(Document):
 
 @dataclass
 class AnchorStatements:
-    """All statements of a LoomDB, checked against each other."""
+    """All statements of a LoomDB, checked against each other; `findings` say what is wrong with them."""
 
     newest: AuditAnchor | None = None
     num_signed: int = 0

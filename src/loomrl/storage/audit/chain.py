@@ -18,7 +18,9 @@ class BrokenRecord(ValueError):
 
 
 def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
-    """(The line to write, with its newline; the record's hash, 64 hex digits), for what follows the record of a hash.
+    """(Line, hash) of a record that follows the one whose hash is `previous_hash`.
+
+    The line is what is written, with its newline; the hash, 64 hex digits, is the record's own.
 
     Raises:
         TypeError: for a value that JSON cannot hold; NaN is written as null.

@@ -70,22 +70,24 @@ class Columns:
         return spans(found)
 
     def own(self) -> list[bool]:
-        """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
+        """For each of the N decisions, whether the version that its record names chose it: not a person, not a
+        fallback, not chance."""
         return self._gathered(lambda entry: _unless(entry, "exploration_flag"))
 
     def as_served(self) -> list[bool]:
-        """Whether the version that is named decided it as it is served, for each: what the server's `share` of
-        exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
+        """For each of the N decisions, whether the version that its record names decided it as it is served: what the
+        server's `share` of exploration drew is part of that; what a person, a fallback or an agent asked for is not."""
         known = "asked_to_explore"  # where it is not on record, what was explored was asked for
         return self._gathered(lambda entry: _unless(entry, known if holds(entry, known) else "exploration_flag"))
 
     def tokens(self) -> list[str]:
-        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
+        """For each of the N decisions, the name of the holder under whose token it was asked, where that token may
+        speak for any number of agents, else an empty text."""
         return self._gathered(tokens_of)
 
     def times_allowed(self) -> NDArray[np.float64]:
-        """How many times as long as one decision each may take, by how many were made with it, (N,): 1 up to a full
-        batch, beyond it in proportion. What a large request takes is not its policy's doing.
+        """For each decision, (N,), how many times as long as a single one it may take, for what a large request takes
+        is not its policy's doing: 1 where up to 256 were made together, beyond that their number / 256.
         """
         together = self._gathered(_num_together)
         return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
@@ -150,7 +152,7 @@ def count_of(entry: Json) -> int:
 
 
 def version_of(entry: Json) -> str:
-    """The version that a record of one decision or of several names."""
+    """The version that a record of one decision or of several names; it must be of one of these kinds."""
     version: str = (entry["shared"] if entry["kind"] == DECISIONS else entry)["version"]
     return version
 
@@ -175,7 +177,8 @@ def _ids(entry: Json) -> list[str]:
 
 
 def tokens_of(entry: Json) -> list[str]:
-    """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
+    """For each decision of a record, the name of the holder under whose token it was asked, where that token may speak
+    for any number of agents, else an empty text."""
     if not holds(entry, "by_token"):
         return [""] * count_of(entry)
     tokens = column(entry, "by_token")

@@ -77,10 +77,10 @@ def export_anchor(db: LoomDB, path: Path) -> ExportedAnchor:
 
 
 def read_exported(path: Path) -> ExportedAnchor:
-    """What was exported, its signature verified.
+    """The anchor in a file that `export_anchor` wrote, its signature verified.
 
     Raises:
-        ArtifactError: when the file cannot be read, or no trusted key signed exactly this.
+        ArtifactError: when the file cannot be read, no trusted key signed exactly this, or another version wrote it.
     """
     payload = verify_envelope(Envelope.read(path), EXPORTED_TYPE)
     try:

@@ -35,7 +35,7 @@ class AuditKeeper:
 
     @property
     def unsynced_seconds(self) -> float:
-        """How long the oldest record that is not on the disk may have been waiting; 0 where all are."""
+        """How many seconds the oldest record that is not on the disk may have been waiting; 0 where all are."""
         return 0.0 if self.audit.is_durable else time.monotonic() - self._synced
 
     async def durable(self) -> None:
@@ -81,6 +81,8 @@ class AuditKeeper:
         Raises:
             AuditUnwritable: when the disk did not take the head; it is not anchored then.
             ServiceError: when LoomDB cannot be reached, or knows a head that the log does not hold: that was rewritten.
+                Heads are anchored one by one: those before it are.
+            ArtifactError: when a line of the log, or a compacted segment, is damaged; likewise.
         """
         from loomrl.storage.audit.heads import anchor
 
@@ -110,7 +112,9 @@ class AuditKeeper:
         """Compact closed segments in a process of its own, so that no decision waits for it.
 
         Raises:
-            ArtifactError: when one cannot be; it stays as it is, and so do those after it.
+            ArtifactError: when one cannot be, or LoomDB cannot be reached: with the message of that process. Those that
+                it
+                did not come to stay as they are.
         """
         command = [sys.executable, "-m", "loomrl.storage.audit.compaction", str(self.audit.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

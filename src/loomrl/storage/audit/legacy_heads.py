@@ -33,7 +33,7 @@ class LegacyHeads:
         return not self.heads and not self.removals
 
     def digest(self, num_heads: int, num_removals: int) -> str:
-        """SHA-256 over the first `num_heads` heads and `num_removals` removals."""
+        """SHA-256, 64 hex digits, over the first `num_heads` heads and `num_removals` removals."""
         heads = [[*_place(head).values(), head.signature, head.keyid] for head in self.heads[:num_heads]]
         return sha256(canonical_json([heads, self.removals[:num_removals]]))
 

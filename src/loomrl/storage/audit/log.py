@@ -73,11 +73,14 @@ def audit_folder(policy: str) -> Path:
 
 
 class AuditLog:
-    """One chain, written by this process alone. Safe to use from several threads.
+    """One chain, written by this process alone, from several threads if need be, until it is closed; nothing but its
+    properties may be asked afterwards.
 
-    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`. With `reserves`, records
-    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun. Who writes one
-    of this name now has `patience_seconds` to end: the workers of a killed server do so by themselves.
+    `server` is the chain's name; None: the first that is free of `server-0`, `server-1`, ... (with the host in front
+    where hosts share a LoomDB). `opening` is put into the `open` record that begins each segment. The ids of decisions
+    begin with `token_prefix`. With `reserves`, records of orders find room in `CHAIN/reserve` where the disk is full,
+    also where no segment can be begun. Who writes a chain of this name now has `patience_seconds` to end: the workers
+    of a killed server do so by themselves.
 
     Raises:
         ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.

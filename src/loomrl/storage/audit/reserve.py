@@ -18,10 +18,11 @@ _HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the t
 
 
 class Reserve:
-    """A text of at most `SLOT_BYTES`, less a header, kept in room of its own. One process at a time may write it.
+    """A text of at most 65,488 bytes, kept in a file whose room is taken when it is made, so that it can be written
+    also where the disk is full. One process at a time may write it.
 
     Raises:
-        ArtifactError: where there is no room to make it.
+        ArtifactError: when the file cannot be made, for lack of room above all.
     """
 
     def __init__(self, path: Path) -> None:

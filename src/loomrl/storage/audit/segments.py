@@ -123,10 +123,11 @@ def segments_after(folder: Path, sequence: int) -> list[Path]:
 
 
 def checked_records(path: Path) -> Iterator[dict[str, Any]]:
-    """A segment's records, oldest first, each held against its hash.
+    """A segment's records, oldest first, each with its own hash checked.
 
     Raises:
-        ArtifactError: naming the line that was changed.
+        ArtifactError: naming the line that was changed; records before it are given. Also for a compacted segment that
+            cannot be read.
     """
     return (record for _, record in _with_records(complete_lines(path), path))
 
@@ -146,7 +147,7 @@ def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:
     checked.
 
     Raises:
-        ArtifactError: naming the line that was changed.
+        ArtifactError: naming the line that was changed, or for a compacted segment that cannot be read.
     """
     found = []
     for line in _backwards(folder):
@@ -159,10 +160,10 @@ def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:
 
 
 def last_record(folder: Path) -> tuple[int, str]:
-    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain.
+    """(Sequence, hash) of the last record in a chain's segments; (-1, 64 zeros) for an empty chain.
 
     Raises:
-        ArtifactError: when it was changed.
+        ArtifactError: when it was changed, or a compacted segment cannot be read.
     """
     line = next(_backwards(folder), None)
     if line is None:

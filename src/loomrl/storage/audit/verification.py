@@ -22,7 +22,8 @@ HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
 
 @dataclass(frozen=True)
 class Anchor:
-    """What was stated elsewhere: by default, that a chain had a record of this sequence and hash (`head`, `chain`).
+    """What was stated elsewhere about a chain, which its files are held against. By default, `head`, as with `chain`:
+    that it had a record of this sequence and hash, `digest`.
 
     A `removal` says that records from `first_sequence` on, up to this one, left in the segments `first_segment` to
     `segment`. `compacted` says that a segment's Parquet file has this SHA-256.

@@ -58,8 +58,8 @@ class DamagedRow(ServiceError):
 
 class LoomDB:
     """One database, for several threads and processes at once. What a method does is done whole or not at all. Every
-    method raises `ServiceError` when the database cannot be reached, stays locked or fails, and those that give records
-    raise `DamagedRow`, which is a `ServiceError`, where a row was changed by hand.
+    method raises `ServiceError` when the database cannot be reached, stays locked or fails, and those that look up or
+    list records raise `DamagedRow`, which is a `ServiceError`, where a row was changed by hand.
 
     After `close` a method connects again.
     """
@@ -130,7 +130,7 @@ class LoomDB:
         return found
 
     def unregister_environment(self, name: str, version: str) -> EnvironmentRecord:
-        """Remove a registration of which there is no snapshot; returns it.
+        """Remove a registration of which there is no snapshot, with its source archive; returns what was registered.
 
         Raises:
             ConfigError: when it is not registered, or snapshots of it are on record.
@@ -227,7 +227,7 @@ class LoomDB:
         return self._insert(row, Deployment)
 
     def deployments(self, policy: str | None = None) -> list[Deployment]:
-        """Deployments, newest first, of one policy if named."""
+        """Deployments, newest first, of one policy if named; empty where there are none."""
         query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
         return self._all(query if policy is None else query.where(DeploymentRow.policy == policy), Deployment)
 
@@ -408,7 +408,7 @@ class LoomDB:
         """Every chain whose head was ever anchored, of one policy if named, those known longest first.
 
         Raises:
-            ValueError, KeyError: when a statement in LoomDB was changed by hand so that it cannot be read.
+            ValueError, KeyError, TypeError: when a statement was changed by hand so that it cannot be read.
         """
         found = {head.server: _chain_of(head) for head in self.audit_heads()}
         ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
@@ -442,12 +442,12 @@ class LoomDB:
         return self._first(select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()), Event)
 
     def events(self, kind: str | None = None) -> list[Event]:
-        """Events, oldest first, of one kind if named."""
+        """All events, oldest first, of one kind if named; empty where there are none."""
         query = select(EventRow).order_by(EventRow.id)
         return self._all(query if kind is None else query.where(EventRow.kind == kind), Event)
 
     def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
-        """The newest events of these kinds about a policy, newest first; all of them without a limit."""
+        """The newest events of these kinds whose data name a policy, newest first: `limit` of them, or all for None."""
         is_about = EventRow.data["policy"].as_string() == policy
         query = select(EventRow).where(EventRow.kind.in_(kinds), is_about).order_by(EventRow.id.desc()).limit(limit)
         return self._all(query, Event)

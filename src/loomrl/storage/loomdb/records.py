@@ -87,9 +87,9 @@ class AuditChain(Document):
 
     server: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept yet
-    segment: str
+    segment: str  # of the head, as are these two:
     sequence: int
-    digest: str
+    digest: str  # the record's hash
     anchored: datetime
 
 
@@ -159,7 +159,7 @@ class MonitorEvidence(Document):
     server: str
     number: int  # of the server among those of the policy, from 1 on
     revision: int  # of all documents of the policy
-    document: Json
+    document: Json  # as `loomrl.serving.guardian.exchange` wrote it
     created: datetime
 
 

@@ -22,7 +22,7 @@ _JSON_HEADER = (b"content-type", JSON)
 
 
 class ClientGone(Exception):
-    """The client went away before its request was whole."""
+    """Raised where a client went away before its request was whole: nobody waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def unread(scope: Scope, response: Response) -> Response:
 
 
 def packed(scope: Scope, response: Response) -> Response:
-    """The response in the encoding its client prefers; as it is where that is none, or where it is short."""
+    """The response in the encoding its client prefers; as it is where that is none, or the body has less than 1 KiB."""
     if len(response.body) < MIN_BYTES or (encoding := accepted(header(scope, b"accept-encoding"))) is None:
         return response
     headers = {**response.headers, "Content-Encoding": encoding}

@@ -91,7 +91,7 @@ def check_program(scope: Scope) -> None:
 
 
 def is_browser(scope: Scope) -> bool:
-    """Whether a request came from a browser, as far as it shows: no page can take both headers away."""
+    """Whether a request came from a browser, by its `User-Agent` and `Sec-Fetch-Site`: no page can take both away."""
     return header(scope, b"user-agent").startswith("Mozilla/") or bool(header(scope, b"sec-fetch-site"))
 
 

@@ -61,7 +61,8 @@ def admit(scope: Scope, guard: RouteGuard | None, tokens: Tokens) -> None:
 
 @dataclass(slots=True)
 class Admission:
-    """Lets in the requests of agents on one connection; those that show what the last one showed, without a look."""
+    """Checks the requests of agents that come on one connection. One whose headers are those of the last that was let
+    in is let in without being checked again."""
 
     _shown: tuple[Tokens, bytes | None, bytes | None, bytes | None] | None = None  # and by which tokens it was let in
     _holder: Holder | None = None

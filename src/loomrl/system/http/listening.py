@@ -11,7 +11,8 @@ _BACKLOG = 1_024
 
 
 def check_exposure(host: str, tokens: Tokens, harm: str = "override decisions") -> None:
-    """Refuse an address that others can reach unless operators must show a token. `harm` is what everyone could do.
+    """Refuse an address that other machines can reach where there are no tokens; `harm` is what everyone could do
+    there.
 
     Raises:
         ConfigError: saying how to go on.
@@ -27,7 +28,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that listens on an IPv4 or IPv6 address; port 0 takes any free one.
 
     Raises:
-        ServiceError: when the address cannot be bound; it is closed then.
+        ServiceError: when the address cannot be bound; no socket is left open.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -75,7 +75,7 @@ class ServiceProcess:
             raise
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL and wait until it has ended, as a crash would."""
+        """Kill the server, which must be running, with SIGKILL, as a crash would, and wait until it has ended."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
@@ -99,7 +99,7 @@ class ServiceProcess:
         return code
 
     def log(self) -> str:
-        """All text the server has logged so far, over all its starts; raises `OSError` outside the block."""
+        """All text the server has logged so far, over all its starts; raises `OSError` after the block."""
         return self._log.read_text(errors="replace")
 
     def _default_options(self) -> dict[str, Any]:

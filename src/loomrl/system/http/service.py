@@ -59,7 +59,10 @@ def announce(name: str, listener: socket.socket, port_file: Path | None) -> None
 
 
 def uvicorn_config(application: Application, protocol: type[BoundedProtocol], **more: Any) -> uvicorn.Config:
-    """How uvicorn serves an ASGI application with a life span: quietly, within a protocol's bounds."""
+    """The config by which uvicorn serves an ASGI application with a life span: quietly, within a protocol's bounds.
+
+    `more` are further arguments of `uvicorn.Config`. uvicorn's message about malformed requests is off from now on.
+    """
     be_quiet()
     return uvicorn.Config(
         application,

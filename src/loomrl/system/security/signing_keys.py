@@ -156,7 +156,11 @@ def kind_of(key: object) -> KeyKind | None:
 
 
 def keys_folder() -> Path:
-    """The folder `LOOMRL_HOME/keys`, made where it is missing, with access for its owner alone."""
+    """The folder `LOOMRL_HOME/keys`, made where it is missing, with access for its owner alone.
+
+    Raises:
+        ArtifactError: when LOOMRL_HOME cannot be made or written.
+    """
     folder = home() / "keys"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
