@@ -237,7 +237,7 @@ class Interval(Document):
 class TextSample(Document):
     """One text a policy was given, and its answer."""
 
-    seed: int
+    seed: int  # of the episode
     prompt: str
     answer: str
     episode_return: float
@@ -496,10 +496,10 @@ class Consequences(Document):
     """What followed where challenger and champion differ. Episodes are the units of every figure."""
 
     examined: bool
-    why_not: str = ""
+    why_not: str = ""  # empty where it was examined
     num_episodes: int = 0
     num_decisions: int = 0
-    num_disagreements: int = 0
+    num_disagreements: int = 0  # decisions in which the two differ
     num_continued: int = 0  # disagreements from which the challenger went on, at most one of an episode
     limits: list[LimitFollowed] = Field(default_factory=list)
     return_difference: Interval | None = None  # challenger - champion, mean over disagreements

@@ -32,7 +32,7 @@ class RunOutcome(Document):
     word: str
     tone: str
     sentence: str
-    champion_before: str | None
+    champion_before: str | None  # versions; None: there was none
     champion_after: str | None
 
 
@@ -73,7 +73,7 @@ class Picture(Document):
     """A picture the page embeds: the stage that made it and what it is, without its bytes."""
 
     stage: str
-    name: str
+    name: str  # of the file
     media_type: str
     sha256: str
     num_bytes: int

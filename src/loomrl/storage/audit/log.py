@@ -45,7 +45,7 @@ class AuditUnwritable(LoomRLError):
 
 
 class NotDurable(AuditUnwritable):
-    """Records are written whole, but the disk did not take them."""
+    """Records are written whole, but the disk did not take them: a power failure may lose them."""
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,14 @@ class LineageEdge(Document):
 
 
 class Deployment(Document):
-    """A version took a role, such as `champion`."""
+    """The record of a version that took a role, such as `champion`."""
 
     policy: str
     version: str
     role: str
     run_id: str | None  # the run, or command, that gave it the role
     reason: str
-    created: datetime
+    created: datetime  # when it took the role
 
 
 class Approval(Document):
@@ -94,7 +94,8 @@ class AuditChain(Document):
 
 
 class AuditHead(Document):
-    """The head of a server's audit chain, as it was kept before there were anchors."""
+    """The head of a server's audit chain, its last record's segment, sequence and hash (`digest`), as it was kept
+    before there were anchors."""
 
     server: str
     segment: str
@@ -109,10 +110,10 @@ class Control(Document):
     """What a person set for a policy's servers: an override, the plan, the kill switch. `document` None: lifted."""
 
     policy: str
-    name: str
+    name: str  # what it is about: "plan", "kill_switch", "override" or "override/AGENT"
     revision: int  # one more than the newest that was known where it was set: the newest is in force
     document: Json | None
-    actor: str
+    actor: str  # who set it
     reason: str
     created: datetime  # by the clock of the host where it was set: for people, it orders nothing
     made_from: int | None = None  # while LoomDB has not numbered it: LoomDB's newest revision known where it was set
@@ -152,7 +153,7 @@ _OF_A_COPY = {"revision": 0, "made_from": None, "replaces": None}  # what may di
 
 
 class MonitorEvidence(Document):
-    """What one server's monitors have gathered about one version."""
+    """What one server's monitors have gathered about one version of a policy, as it was shared last."""
 
     policy: str
     version: str

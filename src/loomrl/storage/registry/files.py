@@ -38,7 +38,7 @@ class PolicyVersion(Document):
     policy: str
     version: str
     run_id: str  # the life-cycle run that registered it
-    tags: dict[str, str]
+    tags: dict[str, str]  # of MLflow, as they were read
     source: str  # where its files lie, as the registry names it
     created: str  # ISO 8601, UTC
 

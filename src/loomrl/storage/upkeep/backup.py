@@ -31,8 +31,8 @@ class BackupReport(Document):
 
     folder: str
     num_files: int
-    num_bytes: int
-    num_versions: int
+    num_bytes: int  # of all files
+    num_versions: int  # of policies, whole and verified
     notes: list[str]  # what it does not hold, and what to do about it
     damaged: list[str]  # what was corrupt in the original already; the rest of the backup is good
 

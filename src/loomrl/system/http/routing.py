@@ -42,7 +42,7 @@ class Route:
     handler: Handler
     guard: RouteGuard | None = None  # None: anyone may use it
     answers: Mapping[int, Any] = field(default_factory=dict)  # by status, the first where all is well
-    body: Any = None
+    body: Any = None  # its type; None: it takes no body
     needs_body: bool = True
     query: type[Document] | None = None
     headers: tuple[str, ...] = ()  # that it reads
@@ -52,7 +52,7 @@ class Route:
 
 
 class RouteTable:
-    """All routes of a server, to find the one of a request by method and path."""
+    """The routes of a server; `find` gives that of a request by its method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
