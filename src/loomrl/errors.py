@@ -7,14 +7,17 @@ from typing import ClassVar
 
 
 class LoomRLError(Exception):
-    """Base of all errors that name a thing, a place and a fix."""
+    """Base of LoomRL's errors. A message says what failed, where, and how to mend it.
+
+    `exit_code` is what a command ends with that such an error ends.
+    """
 
     exit_code: ClassVar[int] = 3
     run_id: str | None = None  # the life-cycle run it ended, once that has recorded it
 
 
 class GateRefused(LoomRLError):
-    """A gate examined valid evidence and refused."""
+    """A gate, such as that of safety, examined valid evidence and refused to let the policy go on."""
 
     exit_code = 1
 

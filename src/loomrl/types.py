@@ -25,20 +25,23 @@ Json = dict[str, Any]
 class EnvironmentSpec(Document):
     """What an environment is: enough to construct it again.
 
-    `entry_point` is `module:Class`. `observation` and `action` are spaces as JSON (see
-    `loomrl.environment.spaces`). `wrappers` Gymnasium adds for `max_episode_steps` are not listed.
+    `entry_point` is `module:Class`, `kwargs` are the arguments it is called with. `observation` and `action` are the
+    spaces a policy sees, as JSON (see `loomrl.environment.spaces`).
     """
 
     name: str
     version: str
     entry_point: str
     kwargs: Json = Field(default_factory=dict)
-    max_episode_steps: int | None = None
-    reward_threshold: float | None = None
-    # Left out where it is 1, so that snapshots taken before there was such a thing keep their bytes.
+    max_episode_steps: int | None = None  # where episodes are truncated; None: nowhere
+    reward_threshold: float | None = None  # the return from which on it counts as solved; None: not declared
+    # How many observations are stacked into one; 1: none are. Left out where it is 1, so that snapshots taken before
+    # there was such a thing keep their bytes.
     frame_stack: int = Field(default=1, exclude_if=lambda frames: frames == 1)
     frame: Json | None = Field(default=None, exclude_if=lambda space: space is None)  # the space of each frame
+    # Parameter -> the range it is drawn from anew for each episode.
     randomize: dict[str, Json] = Field(default_factory=dict, exclude_if=not_)
+    # The config of the shield around it, see `loomrl.environment.resolve.shield_of`; None: no shield.
     shield: Json | None = Field(default=None, exclude_if=lambda shield: shield is None)
     observation: Json
     action: Json
@@ -46,11 +49,12 @@ class EnvironmentSpec(Document):
 
 
 class DynamicsFingerprint(Document):
-    """Seeded rollouts, digested exactly and on a coarse grid that survives another processor family.
+    """SHA-256 digests of seeded rollouts that were recorded in an environment; a change of its dynamics shows in them.
 
-    `rollouts` is the SHA-256 of the file that keeps them. `arithmetic` digests the bits of elementary functions:
-    where it is equal, `exact` must be equal too; elsewhere the first steps of each kept episode, those that
-    `toleranced` digests, are compared within `tolerance`.
+    `rollouts` is that of the file that keeps them, `exact` of their values to the bit, `toleranced` of the first steps
+    of each episode, rounded to multiples of `tolerance`. `arithmetic` is that of what elementary functions compute on a
+    machine: where it is equal, `exact` must be equal too; elsewhere only those first steps are compared, and may
+    deviate by `tolerance`, relative to 1 + the recorded magnitude.
     """
 
     num_episodes: int
@@ -67,10 +71,10 @@ class EnvironmentSnapshot(Document):
 
     digest: str
     spec: EnvironmentSpec
-    source_digest: str
+    source_digest: str  # SHA-256 of the archive of its source
     source_root: str  # the package or module that holds the entry point, as an importable name
     source_roots: list[str]  # all packages and modules the archive holds, `source_root` first
-    dependencies: dict[str, str]
+    dependencies: dict[str, str]  # distribution -> version
     dynamics: DynamicsFingerprint
 
 
@@ -118,13 +122,17 @@ class Trajectory:
         return self.reward.size
 
     def cut(self) -> "Trajectory":
-        """The same, with the episodes that go on after the last step truncated, where they cannot be saved."""
+        """A copy in which every episode that goes on after the last step is truncated there; `cut_short` marks those.
+
+        It is for environments whose episodes cannot be saved at a checkpoint.
+        """
         truncated = self.truncated.copy()
         truncated[-1] |= ~self.terminated[-1]
         return replace(self, truncated=truncated, cut_short=truncated[-1] & ~self.truncated[-1])
 
     def unusable_reward(self) -> tuple[int, float] | None:
-        """The first reward that float32 cannot hold, as networks and replays do, and its environment."""
+        """(environment, reward) of the earliest reward that float32 cannot hold, NaN included; None where it holds
+        all."""
         with np.errstate(over="ignore"):
             bad = ~np.isfinite(self.reward.astype(np.float32))  # (T, B)
         if not bad.any():
@@ -137,7 +145,7 @@ class Trajectory:
 class Episode:
     """One whole episode, L steps long."""
 
-    seed: int
+    seed: int  # that the environment was reset with
     obs: NDArray[Any]  # (L, *obs)
     action: NDArray[Any]  # (L, *action)
     reward: FloatArray  # (L,)
@@ -145,7 +153,7 @@ class Episode:
     terminated: bool
     truncated: bool
     info: dict[str, FloatArray] = field(default_factory=dict)  # numeric info keys, each (L,)
-    success: bool | None = None
+    success: bool | None = None  # None where the environment does not say
 
     @property
     def length(self) -> int:
@@ -169,7 +177,8 @@ class Episode:
 
 
 class Policy(Protocol):
-    """Acts deterministically on raw observations; the observation normaliser is inside."""
+    """Gives actions (B, *action) for raw observations (B, *obs), equal ones for equal ones; the normaliser is
+    inside."""
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[Any]: ...  # (B, *obs) -> (B, *action)
 
@@ -202,7 +211,7 @@ class TrainingReport(Document):
     snapshot_digest: str
     policy_digest: str  # SHA-256 of policy.safetensors
     parameters: Json  # the algorithm's config in full
-    final_metrics: dict[str, float]
+    final_metrics: dict[str, float]  # of the last update, and `best_validation_return`, `best_validation_step`
     engine: str = "torch"  # what computed the updates: "compiled", "torch" or "device"
     backend: str = "serial"  # what stepped the environments it learnt from
     device: str = "cpu"  # what the engine "device" ran on: "cpu", or the name of the GPU
@@ -221,14 +230,14 @@ class Interval(Document):
     estimate: float
     low: float
     high: float
-    confidence: float
-    method: str
+    confidence: float  # such as 0.95
+    method: str  # its name, for people
 
 
 class TextSample(Document):
     """One text a policy was given, and its answer."""
 
-    seed: int
+    seed: int  # of the episode
     prompt: str
     answer: str
     episode_return: float
@@ -240,10 +249,10 @@ class EvaluationReport(Document):
     policy_digest: str
     snapshot_digest: str
     num_episodes: int
-    seeds: list[int]
+    seeds: list[int]  # one for each episode
     mean_return: Interval
     interquartile_mean_return: Interval
-    mean_length: float
+    mean_length: float  # steps
     min_length: int
     max_length: int
     reward_threshold: float | None
@@ -289,9 +298,9 @@ class Counterexample(Document):
     """A failure anyone can replay."""
 
     description: str
-    seed: int | None
+    seed: int | None  # of the episode; None where none shows it
     evidence: Evidence | None
-    replay_command: str | None
+    replay_command: str | None  # for a shell; None where there is none
 
 
 class Waiver(Document):
@@ -328,11 +337,11 @@ class Claim(Document):
     id: str
     stage: str
     statement: str
-    mandatory: bool
+    mandatory: bool  # whether the gate refuses unless it is proved, supported or waived
     method: str
     verdict: Verdict
     assumptions: list[str] = Field(default_factory=list)
-    confidence: float | None = None
+    confidence: float | None = None  # with which it is supported or refuted; None where nothing is estimated
     # Of the hypothesis that it is false: supported at confidence c where at most 1 - c. None where nothing is drawn.
     p_value: float | None = Field(default=None, exclude_if=lambda value: value is None)
     bound: Bound | None = None
@@ -487,10 +496,10 @@ class Consequences(Document):
     """What followed where challenger and champion differ. Episodes are the units of every figure."""
 
     examined: bool
-    why_not: str = ""
+    why_not: str = ""  # empty where it was examined
     num_episodes: int = 0
     num_decisions: int = 0
-    num_disagreements: int = 0
+    num_disagreements: int = 0  # decisions in which the two differ
     num_continued: int = 0  # disagreements from which the challenger went on, at most one of an episode
     limits: list[LimitFollowed] = Field(default_factory=list)
     return_difference: Interval | None = None  # challenger - champion, mean over disagreements

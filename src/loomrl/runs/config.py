@@ -32,7 +32,9 @@ _DASH = re.compile(r"^( *)- +")
 
 
 class PolicyConfig(Section):
-    """Everything about one policy. The sections DVC tracks as parameters must stand in the file, if only as `{}`."""
+    """Everything about one policy, as `configs/POLICY.yaml` says it. The sections DVC tracks as parameters must stand
+    there, if only as `{}`. Sections that contradict each other, held-out seeds that overlap above all, raise
+    `ValueError`."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]*$")
     environment: EnvironmentConfig
@@ -103,10 +105,11 @@ def _seeds(name: str, seeds: range) -> str:
 
 
 def load_config(path: Path, overrides: Mapping[str, Any] | None = None) -> PolicyConfig:
-    """Read a policy's config.
+    """Read a policy's config, checked, with overrides on top: keys with dots, such as `training.seed`, and their
+    values.
 
     Raises:
-        ConfigError: naming the file, the key, what was found and what is allowed.
+        ConfigError: naming the file, the key, what was found and what is allowed; also when there is no such file.
     """
     document = _read_yaml(path)
     for key, value in (overrides or {}).items():
@@ -124,6 +127,10 @@ def write_overrides(path: Path, overrides: Mapping[str, Any]) -> PolicyConfig:
     """Check overrides, then write them into the file, its comments kept; returns the new config.
 
     The tracked file is what DVC reads its parameters from, so this is what `dvc exp run --set-param` does too.
+
+    Raises:
+        ConfigError: when the config is not valid with them, or the file's indentation cannot be kept; it stays as it
+            is. ArtifactError: when the file cannot be written.
     """
     config = load_config(path, overrides)
     if overrides:
@@ -139,7 +146,11 @@ def write_overrides(path: Path, overrides: Mapping[str, Any]) -> PolicyConfig:
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """Turn `["training.seed=2"]` into `{"training.seed": 2}`; values are YAML."""
+    """Turn `["training.seed=2"]` into `{"training.seed": 2}`; values are YAML, an empty one is None.
+
+    Raises:
+        ConfigError: when a setting is not `key=value`, or its value is not YAML.
+    """
     overrides: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

@@ -24,7 +24,13 @@ def check(config: PolicyConfig, project: Path) -> None:
 
 
 def settle(config: PolicyConfig, project: Path) -> dict[str, str]:
-    """What a config leaves to LoomRL, as overrides to write into it: chosen once, obeyed by every later run."""
+    """What a config leaves to LoomRL, as overrides to write into it: chosen once, obeyed by every later run.
+
+    Empty where it leaves nothing open; else the key `environment.backend` and the backend that was chosen.
+
+    Raises:
+        ConfigError: when the environment cannot be found.
+    """
     if config.environment.backend != "auto":
         return {}
     from loomrl.environment.resolve import resolve

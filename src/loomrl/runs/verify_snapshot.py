@@ -83,7 +83,8 @@ def verify_snapshot(folder: Path, project: Path, config: EnvironmentConfig | Non
     verify in a fresh process, as the command does.
 
     Raises:
-        ArtifactError: when the snapshot itself was changed.
+        ArtifactError: when the snapshot itself is missing or was changed. What is wrong with the environment is told in
+            the report.
     """
     snapshot = load_snapshot(folder)
     found: dict[str, list[str]] = {aspect: [] for aspect in ASPECTS}
@@ -181,7 +182,7 @@ def _parameter_changes(snapshot: EnvironmentSnapshot, definition: Definition) ->
 
 
 def differences(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """One sentence for each key whose value differs."""
+    """One sentence for each key whose value differs, or that one of the two lacks, sorted by key; empty for none."""
     sentences = []
     for key in sorted(recorded.keys() | current.keys()):
         before, after = recorded.get(key, "absent"), current.get(key, "absent")

@@ -36,7 +36,13 @@ def node(policy: str, version: str) -> str:
 
 
 def record_move(db: LoomDB, move: Move) -> None:
-    """Record that the champion alias moved. A process that dies in here leaves what the next call completes."""
+    """Record that the champion alias moved: edges, a deployment and an event. Recording it again changes nothing.
+
+    A process that dies in here, or an error, leaves a part, which the next call with the same move completes.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached or fails.
+    """
     if any(Move.model_validate(event) == move for event in moves(db, move.policy)):
         return
     name = node(move.policy, move.version)
@@ -55,28 +61,48 @@ def _is_deployed(db: LoomDB, move: Move) -> bool:
 
 
 def record_revocation(db: LoomDB, policy: str, version: str, number: int) -> None:
-    """Record that nothing signed under a lower number counts: `version` is champion; "" where there never was one."""
+    """Append an event: from now on nothing counts that was signed under a number below `number`.
+
+    `version` is the champion; "" where there never was one.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached or fails; nothing is recorded then.
+    """
     db.record_event(REVOCATION, {"policy": policy, "version": version, "number": number, "time": now()})
 
 
 def newest(db: LoomDB, policy: str) -> Json | None:
-    """Of the recorded moves and revocations the one with the highest number, for a rollback may be recorded late; of
-    those from before there were numbers, the last one recorded."""
+    """The data of the recorded move or revocation with the highest number; None where none is recorded.
+
+    The number decides, not the time: a rollback may be recorded late. Where all are from before there were numbers, it
+    is the one that was recorded last.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached or fails.
+    """
     events = db.newest_events(policy, (*MOVES, REVOCATION))
     return max((event.data for event in events), key=number_of, default=None)
 
 
 def number_of(event: Json | None) -> int:
-    """The number of a move or revocation; 0 without one."""
+    """The number of a move or revocation; 0 for None, and for those from before there were numbers."""
     return 0 if event is None else int(event.get("number", 0))
 
 
 def newest_number(db: LoomDB, policy: str) -> int:
-    """Of the recorded moves and revocations; 0 where there are none."""
+    """The highest number of a policy's recorded moves and revocations; 0 where there are none.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached or fails.
+    """
     return number_of(newest(db, policy))
 
 
 def moves(db: LoomDB, policy: str) -> list[Json]:
-    """Every recorded move of a policy's champion alias, oldest first."""
+    """Every recorded move of a policy's champion alias as the JSON of a `Move`, oldest first; empty without any.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached or fails.
+    """
     found = [event.data for kind in MOVES for event in db.events(kind)]
     return sorted((data for data in found if data["policy"] == policy), key=lambda data: str(data["time"]))

@@ -23,7 +23,9 @@ _NAMES = (SIGNATURE, SUMS, "MLmodel")
 
 
 def sign(folder: Path, policy: str) -> str:
-    """Sign all files of a policy's folder with this installation's key; returns the key's id.
+    """Sign all files of a policy's folder with this installation's key; returns the key's id, 64 hex digits.
+
+    The signature is the file `model.sig` in the folder.
 
     Raises:
         ArtifactError: when a file is of a kind that no version holds, or the manifest names another policy.
@@ -40,16 +42,17 @@ def sign(folder: Path, policy: str) -> str:
 
 
 def is_signed(folder: Path) -> bool:
-    """Whether there is a signature to check."""
+    """Whether the folder holds a signature, `model.sig`, whatever it says."""
     return (folder / SIGNATURE).is_file()
 
 
 def verify(folder: Path, policy: str) -> str:
-    """Check that a trusted key signed exactly these files, as this policy's; returns the key's id.
+    """Check that a trusted key signed exactly these files, as this policy's; returns the key's id, 64 hex digits.
 
     Raises:
-        ArtifactError: when the key is a stranger's, a file was changed, added or lost since, one is of a kind that
-            no version holds, or the files are another policy's.
+        ArtifactError: when there is no signature, the key is a stranger's, a file was changed, added or lost since, one
+            is of a kind that no version holds, or the files are another policy's.
+        ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
     """
     from model_signing import verifying
 

@@ -17,7 +17,8 @@ MAX_DIFF_BYTES = 50_000_000
 
 @dataclass(frozen=True)
 class GitFacts:
-    """The state of a git work tree."""
+    """The state of a git work tree. `dirty`: something differs from `commit`, files that git does not track
+    included."""
 
     commit: str
     branch: str | None  # None where HEAD is detached
@@ -51,7 +52,7 @@ def lock_entries(project: Path, policy: str) -> dict[str, Json]:
     """Stage name -> its entry in `dvc.lock`, of one policy; empty before the first `dvc repro`.
 
     Raises:
-        ArtifactError: when `dvc.lock` is not YAML, for example left with merge conflicts.
+        ArtifactError: when `dvc.lock` is not YAML of stages, for example left with merge conflicts.
     """
     import yaml
 
@@ -67,7 +68,7 @@ def lock_entries(project: Path, policy: str) -> dict[str, Json]:
 
 
 def output_hashes(entry: Json) -> dict[str, str]:
-    """Path -> DVC's hash (MD5, `.dir` for a folder) of the outputs of one lock entry."""
+    """Path -> DVC's hash of each output of one lock entry: MD5, with `.dir` behind it for a folder."""
     outs: list[dict[str, Any]] = entry.get("outs", [])
     return {out["path"]: out["md5"] for out in outs if "md5" in out}
 

@@ -23,7 +23,7 @@ class StageRecord(Document):
     """One of the seven stages in one run."""
 
     name: str
-    status: str  # "ran", "unchanged", "repeated", "refused", "failed"
+    status: str  # "ran", "unchanged", "restored", "repeated", "refused", "failed"
     seconds: float
     verdict: str  # one sentence for the table
     digest: str | None = None  # of the stage's output folder
@@ -39,17 +39,17 @@ class RunRecord(Document):
     state: str  # "running", "waiting", "promoted", "unchanged", "refused", "failed", "crashed"
     started: str  # ISO 8601, UTC
     finished: str | None = None
-    config: Json
-    overrides: Json = Field(default_factory=dict)
-    git_commit: str | None = None
-    git_dirty: bool = False
+    config: Json  # in full, as it took effect
+    overrides: Json = Field(default_factory=dict)  # key, with dots between its parts -> value
+    git_commit: str | None = None  # None outside git
+    git_dirty: bool = False  # whether something differed from the commit
     left_out: dict[str, str] = Field(default_factory=dict)  # of diff.patch: file that may hold a secret -> why
     stages: list[StageRecord] = Field(default_factory=list)
     prefect_flow_run_id: str | None = None
     prefect_api_url: str | None = None  # the server it was started on; None: a temporary one
     mlflow_run_id: str | None = None
-    version: str | None = None
-    champion_before: str | None = None
+    version: str | None = None  # that it registered, or found registered; None where it came to none
+    champion_before: str | None = None  # None where there was none
     shadow: ShadowReport | None = None
     decision: PromotionDecision | None = None
     message: str = ""
@@ -67,7 +67,12 @@ def new_run_id() -> str:
 
 
 def run_folder(run_id: str) -> Path:
-    """Where a run keeps its record and report."""
+    """`LOOMRL_HOME/runs/RUN_ID`, where a run keeps its record and report; it need not be there.
+
+    Raises:
+        ConfigError: for what is no name, such as `../x`.
+        ArtifactError: when LOOMRL_HOME cannot be made or written.
+    """
     return inside("runs", run_id)
 
 
@@ -76,6 +81,7 @@ def read_run(run_id: str) -> RunRecord:
 
     Raises:
         ConfigError: when there is no such run; names the latest ones.
+        ArtifactError: when the record cannot be read, or is not valid.
     """
     path = run_folder(run_id) / RECORD
     if not path.is_file():
@@ -85,21 +91,30 @@ def read_run(run_id: str) -> RunRecord:
 
 
 def write_run(record: RunRecord) -> None:
-    """Write a run's record atomically."""
+    """Write a run's record in place of the former one; its folder is made.
+
+    Raises:
+        ArtifactError: when it cannot be written; the former one stays.
+    """
     record.write(run_folder(record.run_id) / RECORD)
 
 
 def list_runs(policy: str | None = None) -> list[RunRecord]:
-    """All runs, newest first, of one policy if given."""
+    """The records of all runs, newest first, of one policy if given; empty where there are none.
+
+    Raises:
+        ArtifactError: when one of them, of whichever policy, cannot be read or is not valid.
+    """
     records = [RunRecord.read(path) for path in sorted((home() / "runs").glob(f"*/{RECORD}"), reverse=True)]
     return [record for record in records if policy in (None, record.policy)]
 
 
 def alive_lock(run_id: str) -> Path:
-    """The lock a run's process holds for as long as it lives."""
+    """The lock file that a run's process holds for as long as it lives; raises `ConfigError` for what is no run's
+    id."""
     return run_folder(run_id) / "alive.lock"
 
 
 def is_alive(run_id: str) -> bool:
-    """Whether the run's process still lives."""
+    """Whether the run's process still lives, on this machine; False for a run that is not there."""
     return is_held(alive_lock(run_id))

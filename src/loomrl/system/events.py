@@ -20,12 +20,19 @@ VARIABLE = "LOOMRL_EVENTS"
 
 
 def somebody_listens() -> bool:
-    """Whether whoever started this process follows its events."""
+    """Whether whoever started this process follows its events: whether `LOOMRL_EVENTS` is set."""
     return VARIABLE in os.environ
 
 
 def emit(event: str, **data: Any) -> None:
-    """Append one event; does nothing where nobody listens."""
+    """Append one event, its name, the time and `data`, as a line of JSON to the file that `LOOMRL_EVENTS` names.
+
+    Does nothing where that is not set.
+
+    Raises:
+        OSError: when the file cannot be written.
+        TypeError: for data that JSON cannot hold.
+    """
     if path := os.environ.get(VARIABLE):
         line = json.dumps({"event": event, "time": time.time(), **data}) + "\n"
         with Path(path).open("a") as file:
@@ -33,7 +40,8 @@ def emit(event: str, **data: Any) -> None:
 
 
 class Reporter:
-    """Reports how far a piece of work has come, at most ten times a second."""
+    """Reports how far a piece of work has come, at most ten times a second: as an event, and on the bar if there is
+    one."""
 
     def __init__(self, label: str, total: int, bar: "Progress | None") -> None:
         self._label, self._total, self._bar = label, total, bar
@@ -41,7 +49,12 @@ class Reporter:
         self._last = 0.0
 
     def update(self, completed: int, **metrics: float) -> None:
-        """Say that `completed` of the total is done; `metrics` are shown beside it."""
+        """Say that `completed` of the total is done; `metrics` are shown beside it. Whatever the pace, the last one is
+        told.
+
+        Raises:
+            OSError: when the file of events cannot be written.
+        """
         now = time.monotonic()
         if now - self._last < 0.1 and completed < self._total:
             return
@@ -54,7 +67,11 @@ class Reporter:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Reporter]:
-    """Track `total` units of work under a label."""
+    """A `Reporter` of `total` units of work under a label, for the block.
+
+    Where nobody follows the events and stderr is a terminal, a progress bar is drawn there, and removed after the
+    block.
+    """
     if somebody_listens() or not sys.stderr.isatty():
         yield Reporter(label, total, None)
         return

@@ -16,7 +16,12 @@ SUMS = "SHA256SUMS"
 
 
 def canonical_json(value: Any) -> bytes:
-    """Sorted keys, no insignificant whitespace, final newline. NaN and infinity raise `ValueError`."""
+    """A value as canonical JSON in UTF-8: sorted keys, no insignificant whitespace, a final newline.
+
+    Raises:
+        ValueError: for NaN and infinity.
+        TypeError: for a value that JSON cannot hold.
+    """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     return text.encode() + b"\n"
 
@@ -27,7 +32,11 @@ def sha256(data: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """The SHA-256 digest of a file's bytes: 64 lower-case hex digits."""
+    """The SHA-256 digest of a file's bytes: 64 lower-case hex digits.
+
+    Raises:
+        ArtifactError: when the file is missing or cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -37,7 +46,12 @@ def sha256_file(path: Path) -> str:
 
 @contextmanager
 def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
-    """A temporary path beside `path`, its owner's alone; given `mode`, synced and renamed when the block ends well."""
+    """A temporary path beside `path`, for its owner alone. When the block ends well, it is synced and renamed to
+    `path`, with `mode`; when the block raises, it is removed, and `path` stays as it was.
+
+    Raises:
+        ArtifactError: when it cannot be made, written or renamed; also for an `OSError` of the block.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -59,7 +73,11 @@ def atomic_path(path: Path, mode: int = 0o644) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write bytes to `path`: all of them or none."""
+    """Write bytes to `path`, all of them or none; its folder is made.
+
+    Raises:
+        ArtifactError: when it cannot be written; a former file stays.
+    """
     with atomic_path(path, mode) as temporary:
         temporary.write_bytes(data)
 
@@ -94,7 +112,11 @@ def private_database(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable."""
+    """Have the disk take the names in a folder, such as that of a file that was renamed there.
+
+    Raises:
+        OSError: when there is no such folder, or the disk fails.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -103,12 +125,21 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value to a file as canonical JSON; a reader sees the former file or the new one, never a part."""
+    """Write a value to a file as canonical JSON; a reader sees the former file or the new one, never a part.
+
+    Raises:
+        ArtifactError: when it cannot be written.
+        ValueError, TypeError: for a value that JSON cannot hold.
+    """
     write_atomic(path, canonical_json(value))
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raises `ArtifactError` when the file is missing or torn."""
+    """The value of a JSON file.
+
+    Raises:
+        ArtifactError: when the file is missing, cannot be read or is no JSON.
+    """
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError as error:
@@ -118,23 +149,39 @@ def read_json(path: Path) -> Any:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All regular files below a folder, sorted by relative POSIX path, without the manifest itself."""
+    """The paths of all regular files below a folder, sorted by relative POSIX path, without files named `SHA256SUMS`.
+
+    Empty where there is no such folder.
+    """
     found = [path for path in folder.rglob("*") if path.is_file() and path.name != SUMS]
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 
 def sums(folder: Path) -> dict[str, str]:
-    """Relative POSIX path -> SHA-256 of every file below a folder."""
+    """Relative POSIX path -> SHA-256 of every file below a folder, without `SHA256SUMS`.
+
+    Raises:
+        ArtifactError: when a file cannot be read.
+    """
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in files_below(folder)}
 
 
 def digest_folder(folder: Path) -> str:
-    """One SHA-256 over the names and contents of all files below a folder."""
+    """One SHA-256, 64 hex digits, over the names and contents of all files below a folder, without `SHA256SUMS`.
+
+    Raises:
+        ArtifactError: when a file cannot be read.
+    """
     return sha256(canonical_json(sums(folder)))
 
 
 def write_sums(folder: Path, of: Path | None = None) -> None:
-    """Write `SHA256SUMS`, in the format `sha256sum --check` reads, of this folder or of the one it is a copy of."""
+    """Write `SHA256SUMS` into a folder, in the format `sha256sum --check` reads: the digests of all its files, or of
+    those of the folder `of`, which it is a copy of.
+
+    Raises:
+        ArtifactError: when a file cannot be read, or this one not written.
+    """
     lines = [f"{digest}  {name}\n" for name, digest in sums(of or folder).items()]
     write_atomic(folder / SUMS, "".join(lines).encode())
 

@@ -25,7 +25,7 @@ def project_root(start: Path | None = None) -> Path:
 
 
 def config_file(policy: str, project: Path | None = None) -> Path:
-    """The config of a policy in a project; by default in the one around this folder.
+    """The path of a policy's config in a project, by default in the one around this folder; it need not be there.
 
     Raises:
         ConfigError: for what is no name, such as `../x`, or outside a project.
@@ -51,10 +51,11 @@ def home() -> Path:
 
 
 def inside(*names: str) -> Path:
-    """A path below the home, made of names, and of files that are named after them.
+    """The path `LOOMRL_HOME/NAME/NAME...`, which need not be there; LOOMRL_HOME itself is made.
 
     Raises:
         ConfigError: for one that is no name, such as `../x`.
+        ArtifactError: when LOOMRL_HOME cannot be made or written.
     """
     return home().joinpath(*(checked_name(name, longest=MAX_FILE_NAME) for name in names))
 
@@ -79,15 +80,23 @@ def _home_path() -> Path:
 
 
 def loomdb_url() -> str:
-    """LoomDB's SQLAlchemy URL: `$LOOMRL_DATABASE_URL`, else SQLite under the home."""
+    """LoomDB's SQLAlchemy URL: `$LOOMRL_DATABASE_URL`, else SQLite under the home.
+
+    Raises:
+        ArtifactError: when it is to lie under LOOMRL_HOME, and that cannot be made or written.
+    """
     return os.environ.get("LOOMRL_DATABASE_URL") or f"sqlite:///{home() / 'loom.db'}"
 
 
 def shares_loomdb() -> bool:
-    """Whether LoomDB may be that of other homes, too."""
+    """Whether `LOOMRL_DATABASE_URL` names LoomDB, so that other homes may share it."""
     return bool(os.environ.get("LOOMRL_DATABASE_URL"))
 
 
 def tracking_uri() -> str:
-    """MLflow's tracking URI: `$MLFLOW_TRACKING_URI`, else SQLite under the home."""
+    """MLflow's tracking URI: `$MLFLOW_TRACKING_URI`, else SQLite under the home.
+
+    Raises:
+        ArtifactError: when it is to lie under LOOMRL_HOME, and that cannot be made or written.
+    """
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home() / 'mlflow.db'}"

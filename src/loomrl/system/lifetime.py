@@ -21,8 +21,9 @@ _PR_SET_PDEATHSIG = 1  # of Linux, <sys/prctl.h>
 def die_with_parent(poll_seconds: float = 0.1, parent: int | None = None, grace_seconds: float = 0.0) -> None:
     """End this process when the one that started it is gone; a parent killed with -9 can end nobody itself.
 
-    `parent` is the process id of who started this one; left out, whoever is its parent now. With a grace the process
-    gets SIGTERM first, and that long to end well.
+    Returns at once; a thread looks every `poll_seconds`. `parent` is the process id of who started this one; left out,
+    whoever is its parent now. With a grace the process gets SIGTERM first, and that long to end well. Its exit code is
+    3.
     """
     watched = os.getppid() if parent is None else parent
 
@@ -40,7 +41,8 @@ def die_with_parent(poll_seconds: float = 0.1, parent: int | None = None, grace_
 def be_killed_with_parent(parent: int) -> None:
     """Have the kernel kill this process, even a stopped one, as soon as the thread that started it is gone.
 
-    `parent` is the process id of who started this one; where it is gone already, this process ends now.
+    `parent` is the process id of who started this one; where it is gone already, this process ends now, with exit code
+    3. Linux only.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -48,9 +50,10 @@ def be_killed_with_parent(parent: int) -> None:
 
 
 def follow_parent(parent: int) -> None:
-    """Begin a process that works beside a server and is ended by it in order, or with it; its log goes to stderr.
+    """Called first in a process that works beside a server: it logs to stderr and is killed when the server is gone.
 
-    `parent` is the server's process id. Signals that a terminal sends to both are meant for the server.
+    `parent` is the server's process id. SIGINT and SIGTERM are ignored: a terminal sends them to both, and they are
+    meant for the server, which ends this process in order.
     """
     be_killed_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -59,7 +62,8 @@ def follow_parent(parent: int) -> None:
 
 
 def pause_seconds(num_failures: int, first: float, longest: float) -> float:
-    """How long to wait after so many failures, one after the other: `first`, doubled with each, at most `longest`."""
+    """Seconds to wait after `num_failures` failures, one after the other: `first`, doubled with each, at most
+    `longest`."""
     return min(longest, first * 2.0 ** min(num_failures - 1, 64))  # more would pass the largest float
 
 

@@ -8,14 +8,19 @@ from loomrl.system.home import inside
 
 
 def named_lock(name: str, timeout_seconds: float) -> FileLock:
-    """A lock of this home; whoever enters it waits so long, and gets `filelock.Timeout` where that is not enough."""
+    """A lock between the processes of this home, not held yet. Whoever enters it waits `timeout_seconds` at most.
+
+    Raises:
+        ConfigError: for what is no name, such as `../x`.
+        filelock.Timeout: on entering, when another process holds it for longer; it is a `TimeoutError`.
+    """
     path = inside("locks", f"{name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path, timeout=timeout_seconds)
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock of a file, which need not be there."""
+    """Whether some process holds the lock of a lock file now; False where there is no such file."""
     if not path.exists():
         return False
     try:

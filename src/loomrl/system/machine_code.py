@@ -21,7 +21,8 @@ _PACKAGE = Path(__file__).parents[1]
 def njit(signature: Any = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: compile to machine code and keep it on disk, with IEEE arithmetic in the order that is written.
 
-    With a signature (or several) that happens when the module is loaded, without one at the first call. numba notices a
+    `options` are numba's. What numba cannot compile raises its own errors, `numba.core.errors.NumbaError`. With a
+    signature (or several) that happens when the module is loaded, without one at the first call. numba notices a
     changed file, not a changed callee in another one: whoever calls across files puts those into the function's name.
     """
     signatures = [] if signature is None else signature if isinstance(signature, list) else [signature]
@@ -46,14 +47,15 @@ class KeptCode(FunctionCache):
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The compiled function for a signature; None where it is not kept, or cannot be read."""
+        """The compiled function for a signature, from the disk; None where it is not kept, or cannot be read."""
         rtsys.initialize(target_context)  # what machine code calls for memory; does nothing from the second time on
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
 
 def folder() -> Path:
-    """Where machine code is kept, unless `NUMBA_CACHE_DIR` says otherwise or it cannot be written."""
+    """The folder in the user's cache where machine code is kept, unless `NUMBA_CACHE_DIR` names another; it need not be
+    there."""
     return platformdirs.user_cache_path("loomrl") / "compiled"
 
 
@@ -68,7 +70,10 @@ class ContentLocator(UserWideCacheLocator):
 
     @classmethod
     def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "ContentLocator | None":
-        """None for functions of other packages, and where the folder cannot be written: numba's own follow then."""
+        """A locator for a function of this package; None for one of another, and where the folder cannot be written.
+
+        numba then asks its own locators.
+        """
         if _PACKAGE not in Path(py_file).parents:
             return None
         located: ContentLocator | None = super().from_function(py_func, py_file)  # type: ignore[no-untyped-call]

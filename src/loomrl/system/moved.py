@@ -152,7 +152,7 @@ RENAMED = _renamed()
 
 
 def new_name(name: str) -> str | None:
-    """Of a module by its old name, or of what lies in such a package; None for any other."""
+    """The new name of a module by its old one, also of a module in a package that has moved; None for any other."""
     whole, rest = name, ""
     while whole not in RENAMED:
         whole, _, last = whole.rpartition(".")
@@ -173,7 +173,10 @@ class MovedFinder(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - a finder's signature
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """The module by its new name, under the old one."""
+        """The spec of a module that has moved, so that its old name imports it; None for any other name.
+
+        Warns with a `DeprecationWarning` that names the new one.
+        """
         name = new_name(fullname)
         found = None if name is None else find_spec(name)
         if name is None or found is None:

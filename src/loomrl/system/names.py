@@ -14,10 +14,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 def checked_name(name: str, what: str = "name", longest: int = MAX_NAME) -> str:
-    """The name, as it was given.
+    """The name as it was given, checked: letters a-z, digits, ".", "_" and "-", the first a letter or a digit.
+
+    `what` is what the error calls it; `longest` is how many characters it may have.
 
     Raises:
-        ConfigError: when it is none.
+        ConfigError: when it is no such name.
     """
     if len(name) <= longest and _NAME.fullmatch(name):
         return name

@@ -8,7 +8,7 @@ _PIPE_BYTES = 65_536
 
 
 def is_readable(pipe: int | IO[Any], seconds: float | None) -> bool:
-    """Whether there is something to read, or an end, within so long; waits without a limit for None.
+    """Whether a pipe has something to read, or its end, within so many seconds; waits without a limit for None.
 
     `select.select` knows no file descriptor from 1,024 on, and a server with many connections has those.
     """
@@ -18,14 +18,19 @@ def is_readable(pipe: int | IO[Any], seconds: float | None) -> bool:
 
 
 class LineReader:
-    """The lines that another process writes to a pipe, as they come."""
+    """The lines that another process writes to a pipe, given as its file descriptor, as they come."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe, self._begun = pipe, b""  # of a line that is not whole
         self.has_ended = False  # whether there will be no other
 
     def read(self, seconds: float | None) -> list[bytes]:
-        """Those that are whole, after waiting for something to read, or an end, as `is_readable` does."""
+        """The lines that are whole now, without their line breaks; it waits up to so many seconds for something to
+        read.
+
+        None: without a limit. Empty where nothing came in time, a line is not whole yet, or the pipe has ended
+        (`has_ended`). Half a line at the end is lost.
+        """
         if self.has_ended or not is_readable(self._pipe, seconds):
             return []
         data = os.read(self._pipe, _PIPE_BYTES)

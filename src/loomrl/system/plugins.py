@@ -18,7 +18,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def plugin_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group that installed packages have, sorted by name."""
+    """The entry points of a group, such as `loomrl.algorithms`, that installed packages have, sorted by name."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -28,7 +28,7 @@ def place_of(point: EntryPoint) -> str:
 
 
 def load_plugin(point: EntryPoint) -> Any:
-    """What an entry point names.
+    """The object that an entry point names; its module is imported.
 
     Raises:
         ConfigError: when it cannot be loaded, with the cause.

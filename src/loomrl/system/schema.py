@@ -16,7 +16,8 @@ from loomrl.system.files import canonical_json, read_json, write_atomic
 
 
 class Section(BaseModel):
-    """A frozen part of a config. Unknown keys raise; so do values of another type and values that are not finite.
+    """A frozen part of a config. Unknown keys raise pydantic's `ValidationError`, a `ValueError`; so do values of
+    another type and values that are not finite.
 
     Nothing is guessed: `"7"` and `true` are no integers, `"yes"` is no boolean. An integer may stand for a float, and
     what JSON has no word for is read from what stands for it there: a path, a date or a member of an enum from its
@@ -62,31 +63,50 @@ class _Named(Protocol):
 
 
 def demand_distinct(named: Sequence[_Named], what: str) -> None:
-    """Raises `ValueError` where two of a config's entries have one name."""
+    """Refuse two entries of one name in a list of a config; `what` is what the error calls them.
+
+    Raises:
+        ValueError: where two have one name.
+    """
     if len({one.name for one in named}) != len(named):
         raise ValueError(f"two {what} have the same name")
 
 
 class Document(BaseModel):
-    """A frozen JSON document that crosses a stage boundary, canonical to the byte."""
+    """A frozen JSON document that crosses a stage boundary, canonical to the byte. Making one of unknown keys, or of
+    values that do not fit, raises pydantic's `ValidationError`, a `ValueError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", defer_build=True)
 
     def to_json(self) -> dict[str, Any]:
-        """The document as plain JSON values."""
+        """The document as plain JSON values: a mapping of texts, numbers, lists and the like; floats that are not
+        finite stay."""
         return self.model_dump(mode="json")
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: sorted keys, UTF-8, no insignificant whitespace, final newline."""
+        """The document as canonical JSON: sorted keys, UTF-8, no insignificant whitespace, final newline.
+
+        Raises:
+            ValueError: when it holds a float that is not finite.
+        """
         return canonical_json(self.to_json())
 
     def write(self, path: Path) -> None:
-        """Write the document as canonical JSON; a reader sees the former file or the new one, never a part."""
+        """Write the document as canonical JSON; a reader sees the former file or the new one, never a part.
+
+        Raises:
+            ArtifactError: when it cannot be written; the former file stays.
+            ValueError: when it holds a float that is not finite.
+        """
         write_atomic(path, self.to_bytes())
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read and validate; raises `ArtifactError` naming the file and the key."""
+        """The document in a file, validated.
+
+        Raises:
+            ArtifactError: when the file is missing or holds no such document; it names the file and the key.
+        """
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:

@@ -7,7 +7,11 @@ T = TypeVar("T")
 
 
 def reachable(first: Iterable[T], following: Callable[[T], Iterable[T]]) -> list[T]:
-    """All that `first` leads to, itself included, as it was found; `following` is asked once about each."""
+    """Everything that `first` leads to through `following`, once each: `first` itself in front, the rest as it was
+    found.
+
+    `following(one)` gives what one leads to; it is called once about each, and cycles end.
+    """
     found = dict.fromkeys(first)
     waiting = list(found)
     while waiting:

@@ -32,7 +32,12 @@ def build_report(run_id: str, project: Path) -> Path:
 
 
 def is_current(run_id: str) -> bool:
-    """Whether a whole report exists that is not older than the run's record."""
+    """Whether both files of a report exist and are not older than the run's record.
+
+    Raises:
+        ConfigError: for what is no name of a run.
+        OSError: when there is a report and no record.
+    """
     folder = run_folder(run_id)
     record, written = folder / RECORD, [folder / PAGE, folder / DATA]
     return all(path.is_file() and path.stat().st_mtime >= record.stat().st_mtime for path in written)

@@ -18,7 +18,10 @@ def check_chain(
     manifest: PolicyManifest | None,
     case_sha256: str | None,
 ) -> list[ChainLink]:
-    """One link for every digest that one present document quotes from another."""
+    """One link for every digest that one of these documents quotes from another, also where the two differ.
+
+    None stands for a document that is not there; it has no links.
+    """
     links = []
     readers = {"training": training, "evaluation": evaluation, "safety case": safety, "manifest": manifest}
     for name, document in readers.items():

@@ -24,13 +24,13 @@ class Line:
     """One series: polylines (broken where values are missing) and its points."""
 
     label: str
-    polylines: list[str]
+    polylines: list[str]  # each "X,Y X,Y ...", as SVG takes it
     points: list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """All a template needs to draw one chart."""
+    """All a template needs to draw one chart: places and sizes are in pixels."""
 
     title: str
     summary: str  # the chart in words
@@ -43,7 +43,7 @@ class Chart:
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     lines: list[Line]
-    reference: Tick | None
+    reference: Tick | None  # a horizontal line
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:

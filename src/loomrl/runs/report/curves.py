@@ -26,7 +26,11 @@ PANELS = {
 def read_curves(document: Any, reward_threshold: float | None) -> list[Curve]:
     """Charts from `{"updates": [row...], "validations": [row...]}`; a row is a flat dict with its `step`.
 
-    Metrics no row has are left out.
+    The returns come first, then the other metrics in the order of `PANELS`; those that no row has are left out.
+    `reward_threshold` is drawn as a line in the first; None: no line.
+
+    Raises:
+        KeyError, TypeError, ValueError: when the document is none of this form.
     """
     updates, validations = document["updates"], document["validations"]
     returns = [

@@ -32,14 +32,14 @@ class RunOutcome(Document):
     word: str
     tone: str
     sentence: str
-    champion_before: str | None
+    champion_before: str | None  # versions; None: there was none
     champion_after: str | None
 
 
 class StageFacts(Document):
     """One row of the stage table; `status` is "not reached" where the run ended before."""
 
-    number: int
+    number: int  # 1 to 7
     name: str
     purpose: str
     status: str
@@ -52,7 +52,7 @@ class StageFacts(Document):
 
 
 class Series(Document):
-    """One measured quantity over training."""
+    """One measured quantity over training: a value for each number of environment steps."""
 
     label: str
     env_steps: list[int]
@@ -70,10 +70,10 @@ class Curve(Document):
 
 
 class Picture(Document):
-    """A picture the page embeds: its facts, without its bytes."""
+    """A picture the page embeds: the stage that made it and what it is, without its bytes."""
 
     stage: str
-    name: str
+    name: str  # of the file
     media_type: str
     sha256: str
     num_bytes: int
@@ -110,7 +110,7 @@ class ReportEdge(Document):
 
 
 class ReportLineage(Document):
-    """Where a version comes from."""
+    """Where a version comes from: things, and which came to be from which."""
 
     nodes: list[Node]
     edges: list[ReportEdge]

@@ -21,7 +21,7 @@ LARGEST_FILE = 32 * 2**20  # bytes; larger ones stay in artifacts/
 
 @dataclass(frozen=True)
 class StageEvidence:
-    """Where a stage's files lie, or why they do not."""
+    """The folder of a stage's files, or, where that is None, why there is none (`missing_because`)."""
 
     folder: Path | None
     missing_because: str | None = None
@@ -31,7 +31,7 @@ class StageEvidence:
         """Name -> SHA-256 of every file the stage left; None where that is not known.
 
         Raises:
-            ArtifactError: when `SHA256SUMS` cannot be read.
+            ArtifactError: when `SHA256SUMS`, or a file, cannot be read.
         """
         if self.folder is None:
             return None
@@ -41,7 +41,13 @@ class StageEvidence:
 
 
 def keep_evidence(record: RunRecord, project: Path) -> dict[str, StageEvidence]:
-    """Stage name -> where its files are, now and when `artifacts/` has changed, or why there are none."""
+    """Name of each of the five stages -> where its files are, or why there are none.
+
+    What lies in the project's `artifacts/` alone is copied into the run's folder, so that it stays when that changes.
+
+    Raises:
+        ArtifactError: when a file cannot be read or copied; no part of a copy is left.
+    """
     recorded = {stage.name: stage for stage in record.stages}
     return {name: _keep(recorded.get(name), name, record, project) for name in ORDER}
 

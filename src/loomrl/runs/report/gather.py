@@ -45,7 +45,8 @@ OUTCOMES = {
 
 
 class Reader:
-    """Reads documents from the evidence of one run and notes, per stage, what could not be read."""
+    """Reads documents from the evidence of one run; `missing` says by stage why something is not there or cannot be
+    read."""
 
     def __init__(self, evidence: dict[str, StageEvidence]) -> None:
         self.missing = {stage: found.missing_because for stage, found in evidence.items() if found.missing_because}
@@ -53,13 +54,14 @@ class Reader:
         self._folders = {stage: found.folder for stage, found in evidence.items() if found.folder}
 
     def path(self, stage: str, name: str) -> Path | None:
-        """A file of a stage's evidence, if it is there. Only the last part of `name` counts."""
+        """The path of a file of a stage's evidence; None where it is not there. Only the last part of `name` counts."""
         folder = self._folders.get(stage)
         path = folder / Path(name).name if folder else None
         return path if path and path.is_file() else None
 
     def read(self, stage: str, name: str, parse: Callable[[Path], T]) -> T | None:
-        """`parse` the file; None, with a note why, where it is missing or does not hold what it should."""
+        """What `parse` makes of a file; None, with a note why in `missing`, where the file is missing or does not hold
+        what it should."""
         if stage not in self._folders:
             return None
         path = self.path(stage, name)
@@ -74,7 +76,7 @@ class Reader:
             return None
 
     def sums(self, stage: str) -> dict[str, str] | None:
-        """Name -> SHA-256 of the files a stage left; None, with a note why, where that cannot be read."""
+        """Name -> SHA-256 of the files a stage left; None where that is not known: why, stands in `missing`."""
         try:
             return self._evidence[stage].sums() if stage in self._folders else None
         except ArtifactError as error:
@@ -83,7 +85,13 @@ class Reader:
 
 
 def gather_report(record: RunRecord, evidence: dict[str, StageEvidence]) -> RunReport:
-    """All facts about a run, from its record and the evidence kept with it."""
+    """All facts about a run, from its record and the evidence kept with it, by stage, which `keep_evidence` gives.
+
+    What is missing, or cannot be read, is None or empty in the report, and its stage says why.
+
+    Raises:
+        ArtifactError: when a file that is there cannot be read.
+    """
     reader = Reader(evidence)
     environment = reader.read("environment", "snapshot.json", EnvironmentSnapshot.read)
     training = reader.read("training", "training.json", TrainingReport.read)

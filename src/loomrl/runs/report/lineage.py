@@ -18,7 +18,10 @@ NODE_WIDTH, NODE_HEIGHT, GAP_X, GAP_Y, HEADING = 152, 52, 44, 26, 34
 
 
 def derive_lineage(record: RunRecord, snapshot_digest: str | None) -> ReportLineage:
-    """Nodes and edges of one run, all from its record; `snapshot_digest` names the environment's node."""
+    """Nodes and edges of one run, all from its record; an edge leads from what was there first to what came of it.
+
+    `snapshot_digest` names the environment's node; None: the digest of the stage's output does.
+    """
     nodes = [_commit(record), _config(record)]
     edges = [ReportEdge(subject=nodes[0].id, predicate="holds", object=nodes[1].id)]
     outputs = _outputs(record, snapshot_digest)
@@ -97,7 +100,7 @@ def _aliases(record: RunRecord) -> list[str]:
 
 @dataclass(frozen=True)
 class Box:
-    """A node and where it stands, in pixels."""
+    """A node and where its upper left corner stands, in pixels."""
 
     node: Node
     x: int
@@ -106,17 +109,21 @@ class Box:
 
 @dataclass(frozen=True)
 class LineageDrawing:
-    """A lineage laid out left to right."""
+    """A lineage laid out left to right, in pixels."""
 
     width: int
     height: int
-    headings: list[tuple[int, str]]
+    headings: list[tuple[int, str]]  # (x, text), one for each column
     boxes: list[Box]
     arrows: list[str]  # SVG path data
 
 
 def lay_out(lineage: ReportLineage) -> LineageDrawing:
-    """Columns left to right, what belongs together below each other; edges that others imply are not drawn."""
+    """The drawing of a lineage: columns left to right by the kinds of its nodes; edges that others imply are left out.
+
+    Raises:
+        ValueError: for a lineage without nodes.
+    """
     boxes: dict[str, Box] = {}
     headings = []
     columns = [
@@ -141,7 +148,7 @@ def lay_out(lineage: ReportLineage) -> LineageDrawing:
 
 
 def direct_edges(lineage: ReportLineage) -> list[ReportEdge]:
-    """The edges that no longer path implies (transitive reduction of an acyclic graph)."""
+    """The edges that no longer path implies (transitive reduction of an acyclic graph), in their order."""
     after: dict[str, set[str]] = {}
     for edge in lineage.edges:
         after.setdefault(edge.subject, set()).add(edge.object)

@@ -38,7 +38,13 @@ STATUSES = {  # stage status -> tone
 
 
 def render_page(report: RunReport, evidence: dict[str, StageEvidence]) -> str:
-    """The report as HTML. Everything is inline: it needs no network, no JavaScript and no other file."""
+    """The report as HTML. Everything is inline: it needs no network, no JavaScript and no other file.
+
+    `evidence` is by stage; the pictures are read from there.
+
+    Raises:
+        OSError: when a picture is gone.
+    """
     charts = [draw(curve, *((1000, 300) if index == 0 else (340, 210))) for index, curve in enumerate(report.curves)]
     return (
         _templates()

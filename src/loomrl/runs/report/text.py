@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """`digits` significant figures, thousands separated, no exponent between 1e-4 and 1e15."""
+    """A number with `digits` significant figures, thousands separated, no exponent between 1e-4 and 1e15; "–" for None.
+
+    Whole numbers are given in full.
+    """
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -21,12 +24,12 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share as per cent with one decimal at most."""
+    """A share, 1 being all, as per cent with one decimal at most: `12.5 %`; "–" for None."""
     return "–" if value is None else f"{number(round(100 * value, 1))} %"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: `0.12 s`, `41 s`, `2 min 05 s`, `3 h 12 min`."""
+    """Seconds as people say them: `0.12 s`, `41 s`, `2 min 05 s`, `3 h 12 min`; "–" for None."""
     if seconds is None:
         return "–"
     if seconds < 10:
@@ -40,14 +43,15 @@ def duration(seconds: float | None) -> str:
 
 
 def latency(seconds: float) -> str:
-    """A short time in the unit that suits it."""
+    """A short time, given in seconds, in the unit that suits it: `85 µs`, `1.5 ms`, `2 s`."""
     if seconds < 1e-3:
         return f"{number(seconds * 1e6, 3)} µs"
     return f"{number(seconds * 1e3, 3)} ms" if seconds < 1 else f"{number(seconds, 3)} s"
 
 
 def moment(iso: str | None) -> str:
-    """An ISO 8601 time as `2026-11-20 09:30:15 UTC`; other text as it is."""
+    """An ISO 8601 time as `2026-11-20 09:30:15 UTC`; other text as it is, "–" for None. Without a zone it counts as
+    UTC."""
     if iso is None:
         return "–"
     try:

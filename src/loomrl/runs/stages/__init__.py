@@ -20,7 +20,7 @@ class Folders:
 
     @property
     def root(self) -> Path:
-        """The folder of all this policy's artifacts."""
+        """The folder of all this policy's artifacts, `artifacts/POLICY`; it need not be there."""
         return self.project / "artifacts" / self.policy
 
     def __getitem__(self, stage: str) -> Path:

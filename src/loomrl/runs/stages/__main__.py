@@ -20,7 +20,14 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 
 def run_stage(name: str, policy: str, project: Path) -> None:
-    """Verify the inputs' manifests, run the stage, write its manifest."""
+    """Verify the inputs' manifests, run the stage, write its manifest, `SHA256SUMS`, into its folder.
+
+    Raises:
+        ConfigError: for an unknown stage, or a config that is not valid.
+        ArtifactError: when an input is missing or was changed, or the code of a plug-in changes while the stage runs.
+        GateRefused: when the stage is a gate and refuses.
+        Exception: whatever else the stage raises. The folder then holds what it left, without a manifest of it.
+    """
     if name not in (CODE, *ORDER):
         raise ConfigError(f"unknown stage {name!r}; stages: {', '.join((CODE, *ORDER))}")
     config = load_config(config_file(policy, project))
@@ -39,7 +46,7 @@ def run_stage(name: str, policy: str, project: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the stage; report its outcome as an event; return the exit code.
+    """Run the stage that `[NAME, POLICY]` names; report its outcome as an event; return the exit code.
 
     Only a gate ends with 1: whatever else goes wrong ends with another code, an error nobody foresaw too.
     """

@@ -13,17 +13,22 @@ INPUTS: tuple[str, ...] = ()
 
 
 def run(config: PolicyConfig, folders: Folders) -> None:
-    """Write `STAGE.json`, path below `loomrl/` -> SHA-256, for each stage."""
+    """Write for each other stage `STAGE.json` into the folder of this one: path below `loomrl/` -> SHA-256.
+
+    Raises:
+        ArtifactError: when one cannot be written.
+    """
     for stage in STAGES:
         write_atomic(folders[CODE] / f"{stage}.json", document(stage, config))
 
 
 def is_current(stage: str, config: PolicyConfig, folders: Folders) -> bool:
-    """Whether the document of a stage is there and says what its code is now."""
+    """Whether the document that `run` wrote for a stage is there and says what the stage's code is now."""
     path = folders[CODE] / f"{stage}.json"
     return path.is_file() and path.read_bytes() == document(stage, config)
 
 
 def document(stage: str, config: PolicyConfig) -> bytes:
-    """The document of a stage, as JSON with sorted keys."""
+    """The document of a stage as canonical JSON: path below `loomrl/` of each file it runs for the policy ->
+    SHA-256."""
     return canonical_json(stage_code(stage, config.training.algorithm))

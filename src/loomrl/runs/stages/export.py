@@ -8,7 +8,12 @@ INPUTS = ("environment", "training", "evaluation", "safety")
 
 
 def run(config: PolicyConfig, folders: Folders) -> None:
-    """Export the policy and prove that the graph acts like the network."""
+    """Export the policy to ONNX into the stage's folder, and prove there that the graph acts like the network.
+
+    Raises:
+        GateRefused: when the safety case blocks, or the graph does not act as it should; there is no `policy.onnx`
+            then. ArtifactError: when an input cannot be read.
+    """
     export_policy(
         config, folders["environment"], folders["training"], folders["evaluation"], folders["safety"], folders["export"]
     )

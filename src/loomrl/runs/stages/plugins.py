@@ -43,7 +43,7 @@ def write_plugins(code: PluginCode, packages: list[PluginPackage], folder: Path)
     """Put the packages that a stage ran, and their files, beside its output; nothing where there are none.
 
     Raises:
-        ArtifactError: when one of them changed while the stage ran.
+        ArtifactError: when one of them changed while the stage ran; nothing is written then.
     """
     for name in (FILE, ARCHIVE):
         (folder / name).unlink(missing_ok=True)
@@ -59,11 +59,15 @@ def write_plugins(code: PluginCode, packages: list[PluginPackage], folder: Path)
 
 
 def read_plugins(folder: Path) -> list[PluginPackage]:
-    """The packages of others that made a stage's output; none where it needed none."""
+    """The packages of others that made a stage's output, as recorded there; empty where it needed none.
+
+    Raises:
+        ArtifactError: when the record cannot be read.
+    """
     return Plugins.read(folder / FILE).packages if (folder / FILE).is_file() else []
 
 
 def different(recorded: list[PluginPackage], current: list[PluginPackage]) -> list[str]:
-    """Names of packages that are new, gone or of other code."""
+    """Names of packages that are new, gone or of other code in `current`, sorted; empty where none are."""
     before, now = ({one.name: one.digest for one in packages} for packages in (recorded, current))
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

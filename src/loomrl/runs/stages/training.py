@@ -8,5 +8,12 @@ INPUTS = ("environment",)
 
 
 def run(config: PolicyConfig, folders: Folders) -> None:
-    """Train, resuming from the newest intact checkpoint of the same inputs."""
+    """Train the policy into the stage's folder, resuming from the newest intact checkpoint of the same inputs.
+
+    Raises:
+        ConfigError: for parameters, or spaces, the algorithm does not accept, or bounds the environment cannot have.
+        EnvironmentFault: when the environment breaks its API; checkpoints stay.
+        LoomRLError: when a metric is not finite; checkpoints stay.
+        ArtifactError: when a folder cannot be written.
+    """
     train_policy(config.training, folders["environment"], folders["training"])

@@ -8,11 +8,12 @@ _JUDGES = ("training.seed", "training.validation", "training.total_env_steps")  
 
 
 class SearchConfig(Section):
-    """Numbers from `low` to `high`, both included, whole ones where both bounds are; or one of the `choices`."""
+    """Where a setting is searched: numbers from `low` to `high`, both included, whole ones where both bounds are; or
+    one of the `choices`. Anything else, or both, raises `ValueError`."""
 
     low: int | float | None = None
     high: int | float | None = None
-    log: bool = False  # as many below the geometric mean as above
+    log: bool = False  # drawn evenly by their logarithms: as many below the geometric mean as above
     choices: list[bool | int | float | str] | None = Field(default=None, min_length=2)
 
     @model_validator(mode="after")
@@ -31,9 +32,11 @@ class SearchConfig(Section):
 
 
 class TuningConfig(Section):
-    """Each trial trains with seeds `training.seed`, `training.seed + 1`, ...; their mean best validation return counts.
+    """A search for settings of training. Each of `num_trials` trials trains with `num_seeds` seeds, `training.seed`,
+    `training.seed + 1`, ...; the mean of their best validation returns counts.
 
-    `total_env_steps` lets trials train shorter than the policy will.
+    `total_env_steps` lets trials train shorter than the policy will; None: as long. `parameters` says by key, such as
+    `training.parameters.learning_rate`, where each setting is searched.
     """
 
     num_trials: int = Field(default=20, ge=1)

@@ -39,14 +39,15 @@ _EXAMPLE = "tuning: {parameters: {training.parameters.learning_rate: {low: 0.000
 class Trial(Document):
     """Settings that were tried, and the mean over the seeds of their best validation returns."""
 
-    number: int
-    settings: Json
+    number: int  # 0 for the first
+    settings: Json  # key, such as "training.parameters.learning_rate" -> value
     score: float | None  # None: its training failed
     problem: str = ""  # why, where it failed just now
 
 
 class TuningStudy:
-    """The study of one policy's `tuning:` section, found again by everything its trials depend on.
+    """The search that the `tuning:` section of one policy's config asks for. Its trials are kept in
+    `LOOMRL_HOME/tuning.db` and found again while all that they depend on is equal.
 
     Raises:
         ConfigError: without that section, when a setting at an end of its range is not accepted, or without a snapshot.
@@ -61,10 +62,11 @@ class TuningStudy:
         self._work = inside("tuning", self.name)
 
     def run(self, num_trials: int) -> Iterator[Trial]:
-        """Yield each trial as it ends, until the study has `num_trials` of them.
+        """Yield each trial as it ends, until the study has `num_trials` of them, those of earlier processes and failed
+        ones included. Whoever stops in between goes on with the next call.
 
         Raises:
-            ConfigError: when another process is at this search.
+            ConfigError: when another process is at a search for this policy.
         """
         with _alone(self.config.name), self._study() as study:
             while (trial := self._next(study, num_trials)) is not None:
@@ -73,20 +75,27 @@ class TuningStudy:
                 shutil.rmtree(self._work, ignore_errors=True)
 
     def trials(self) -> list[Trial]:
-        """All trials that ended, in their order."""
+        """All trials that ended, in their order, those of earlier processes included; the problems of failed ones are
+        not kept.
+        """
         with self._study() as study:
             ended = [trial for trial in study.trials if trial.state.is_finished()]
         return [Trial(number=trial.number, settings=trial.params, score=trial.value) for trial in ended]
 
     def training(self, settings: Mapping[str, Any], seed: int) -> TrainingConfig:
-        """What a trial with these settings trains by."""
+        """The config of training for a trial with these settings and this seed.
+
+        Raises:
+            ConfigError: when the settings do not go together.
+        """
         overrides = {**settings, "training.seed": seed}
         if self.tuning.total_env_steps is not None:
             overrides["training.total_env_steps"] = self.tuning.total_env_steps
         return load_config(self.path, overrides).training
 
     def command(self, settings: Mapping[str, Any]) -> str:
-        """The command that takes the policy through its life cycle with these settings."""
+        """The `loomrl run` command, quoted for a shell, that takes the policy through its life cycle with these
+        settings."""
         options = (f"--set {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in settings.items())
         return " ".join(["loomrl run", shlex.quote(f"configs/{self.path.name}"), *options])
 

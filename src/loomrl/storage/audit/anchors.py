@@ -38,7 +38,8 @@ Kind = Literal["chain", "head", "removal", "compacted", "accepted", "adopted"]
 
 
 class AnchorStatement(Document):
-    """One statement. What a kind does not need is None and is not written.
+    """One statement about an audit chain, or about all of them, as LoomDB keeps it in JSON. What its kind does not need
+    is None and is not written.
 
     `chain`: how a chain begins, `digest` is its first record's hash. `head`: its last record. `removal`: records
     `first_sequence` to `sequence`, in the segments `first_segment` to `segment`, were removed; `digest` is the last
@@ -66,7 +67,7 @@ class AnchorStatement(Document):
 
 @dataclass
 class AnchorStatements:
-    """All statements of a LoomDB, checked against each other."""
+    """All statements of a LoomDB, checked against each other; `findings` say what is wrong with them."""
 
     newest: AuditAnchor | None = None
     num_signed: int = 0
@@ -79,15 +80,18 @@ class AnchorStatements:
 
     @property
     def num(self) -> int:
-        """The number of different statements."""
+        """How many statements there are, those included that contradict another."""
         return len(self.digests)
 
 
 def state(db: LoomDB, kind: Kind, server: str, **fields: Any) -> tuple[AuditAnchor, str | None]:
-    """Append a statement, signed where a key can be had; returns it, and why it is not signed, if it is not.
+    """Append a statement of this kind about a chain, `POLICY/CHAIN`, or about all chains where `server` is empty.
+
+    It is signed where a key can be had. `fields` are those of `AnchorStatement` that the kind needs. Returns (the
+    statement, why it is not signed), the latter None where it is.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached; nothing is stated then.
     """
     if kind != "adopted" and db.newest_audit_anchor() is None:
         _adopt(db)
@@ -122,7 +126,8 @@ def read_statements(db: LoomDB) -> AnchorStatements:
     """All statements; what contradicts another, or its signature, is a finding that names it.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand so that it is no statement.
+        ArtifactError, ConfigError: when the trusted keys cannot be read.
     """
     found, trusted, legacy = AnchorStatements(), trusted_keys(), legacy_heads.read(db)
     found.findings += legacy.findings

@@ -14,7 +14,7 @@ from loomrl.types import Json
 
 
 def to_json(array: NDArray[Any]) -> Json:
-    """An array as it stands in a record."""
+    """An array as it stands in a record: its bytes in `base64`, its `dtype` and its `shape`."""
     return {"base64": b64encode(array.tobytes()).decode(), "dtype": array.dtype.str, "shape": array.shape}
 
 
@@ -24,10 +24,15 @@ def is_array(values: Any) -> bool:
 
 
 def from_json(values: Json) -> NDArray[Any]:
-    """The array that `to_json` wrote, with its shape and dtype."""
+    """The array that `to_json` wrote, with its shape and dtype; it cannot be written to.
+
+    Raises:
+        KeyError, ValueError: for JSON that `to_json` did not write.
+    """
     return np.frombuffer(b64decode(values["base64"]), values["dtype"]).reshape(values["shape"])
 
 
 def numbers(array: NDArray[Any]) -> Any:
-    """The numbers as they would stand in JSON: the fewest digits that mean the same in the array's dtype."""
+    """The array as nested lists of Python numbers, (of one value: that number), as JSON has them: floats with the
+    fewest digits that mean the same in the array's dtype."""
     return orjson.loads(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -18,14 +18,20 @@ class BrokenRecord(ValueError):
 
 
 def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
-    """The line to write (with its newline) and the record's hash."""
+    """(Line, hash) of a record that follows the one whose hash is `previous_hash`.
+
+    The line is what is written, with its newline; the hash, 64 hex digits, is the record's own.
+
+    Raises:
+        TypeError: for a value that JSON cannot hold; NaN is written as null.
+    """
     body = orjson.dumps({**record, "previous_hash": previous_hash}, option=orjson.OPT_SERIALIZE_NUMPY)
     digest = hashlib.sha256(body).hexdigest()
     return b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode()), digest
 
 
 def unseal(line: bytes) -> dict[str, Any]:
-    """The record of one line, its hash checked.
+    """The record of one line, its own hash checked; whether it follows the record before it is not.
 
     Raises:
         BrokenRecord: when the line is torn or was changed.

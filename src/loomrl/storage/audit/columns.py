@@ -25,10 +25,11 @@ _Rows = Sequence[int] | None  # of a record; all of them for None
 
 
 class Columns:
-    """N decisions in their order, as `decision` and `decisions` records hold them."""
+    """N decisions in their order, as `decision` and `decisions` records hold them. A column that a record does not hold
+    raises `KeyError`."""
 
     def __init__(self, entries: Sequence[Json], rows: Sequence[_Rows] | None = None) -> None:
-        """What is sealed in the records must be opened. `rows` are the chosen ones of each record."""
+        """What is sealed in the records must be opened. `rows` are the chosen ones of each record; None: all."""
         self._pieces = list(zip(entries, rows or [None] * len(entries), strict=True))
         self._counts = [count_of(entry) if chosen is None else len(chosen) for entry, chosen in self._pieces]
 
@@ -36,11 +37,11 @@ class Columns:
         return sum(self._counts)
 
     def of(self, name: str) -> list[Any]:
-        """The values of this column, one for each of the N decisions."""
+        """The values of the column `name`, one for each of the N decisions, in their order."""
         return self._gathered(lambda entry: column(entry, name))
 
     def array(self, name: str) -> NDArray[Any]:
-        """The same as one array, (N, ...).
+        """The values of the column `name` as one array, (N, ...).
 
         Raises:
             ValueError: where those of one decision have another shape than those of another.
@@ -55,7 +56,8 @@ class Columns:
         return self._gathered(_ids)
 
     def written_ids(self) -> Json | list[str]:
-        """The same as a record holds them: by their places, where each record's follow each other."""
+        """The ids of the N decisions as a record holds them: short, by their places in their records, where each
+        record's follow each other, and else in a list."""
         found = []
         for entry, rows in self._pieces:
             if entry["kind"] == DECISION:
@@ -68,28 +70,30 @@ class Columns:
         return spans(found)
 
     def own(self) -> list[bool]:
-        """Whether the version that is named chose it, for each: not a person, not a fallback, not chance; (N,)."""
+        """For each of the N decisions, whether the version that its record names chose it: not a person, not a
+        fallback, not chance."""
         return self._gathered(lambda entry: _unless(entry, "exploration_flag"))
 
     def as_served(self) -> list[bool]:
-        """Whether the version that is named decided it as it is served, for each: what the server's `share` of
-        exploration drew is part of that; what a person, a fallback or an agent asked for is not; (N,)."""
+        """For each of the N decisions, whether the version that its record names decided it as it is served: what the
+        server's `share` of exploration drew is part of that; what a person, a fallback or an agent asked for is not."""
         known = "asked_to_explore"  # where it is not on record, what was explored was asked for
         return self._gathered(lambda entry: _unless(entry, known if holds(entry, known) else "exploration_flag"))
 
     def tokens(self) -> list[str]:
-        """Under which token each was asked, where it may speak for any agent, else an empty text; (N,)."""
+        """For each of the N decisions, the name of the holder under whose token it was asked, where that token may
+        speak for any number of agents, else an empty text."""
         return self._gathered(tokens_of)
 
     def times_allowed(self) -> NDArray[np.float64]:
-        """How many times as long as one decision each may take, by how many were made with it, (N,): 1 up to a full
-        batch, beyond it in proportion. What a large request takes is not its policy's doing.
+        """For each decision, (N,), how many times as long as a single one it may take, for what a large request takes
+        is not its policy's doing: 1 where up to 256 were made together, beyond that their number / 256.
         """
         together = self._gathered(_num_together)
         return np.maximum(np.array(together, dtype=np.float64) / FULL_BATCH, 1.0)
 
     def only(self, wanted: Sequence[bool]) -> Self:
-        """The decisions whose entry in `wanted`, (N,), is true."""
+        """Those decisions whose entry in `wanted`, (N,), is true, as other `Columns`; these where all are."""
         if all(wanted):
             return self
         entries, chosen, start = [], list[_Rows](), 0
@@ -103,7 +107,7 @@ class Columns:
         return type(self)(entries, chosen)
 
     def parts(self, count: int) -> list[Self]:
-        """The same decisions, at most `count` at a time."""
+        """The N decisions in their order, cut into parts of `count`, the last one perhaps of fewer; empty for none."""
         return [self._between(start, start + count) for start in range(0, len(self), count)]
 
     def _gathered(self, values_of: Callable[[Json], list[Any]]) -> list[Any]:
@@ -130,25 +134,32 @@ def _place(rows: Sequence[int]) -> slice | list[int]:
 
 
 def own_choices(entries: Sequence[Json]) -> Columns:
-    """Those decisions among records, opened, that their version chose: others say nothing of what a policy does."""
+    """Those decisions among records of any kind that the version named there chose itself, with what is sealed opened.
+
+    Others say nothing of what a policy does.
+
+    Raises:
+        ArtifactError: when what is sealed was changed.
+    """
     decisions = Columns([opened(entry) for entry in entries if _decides(entry)])
     return decisions.only(decisions.own())
 
 
 def count_of(entry: Json) -> int:
-    """How many decisions a record holds, if it holds decisions."""
+    """How many decisions a `decision` or `decisions` record holds; 1 for a record of any other kind, too."""
     count: int = entry["shared"]["count"] if entry["kind"] == DECISIONS else 1
     return count
 
 
 def version_of(entry: Json) -> str:
-    """The version that a record of one decision or of several names."""
+    """The version that a record of one decision or of several names; it must be of one of these kinds."""
     version: str = (entry["shared"] if entry["kind"] == DECISIONS else entry)["version"]
     return version
 
 
 def runs(entries: Sequence[Json]) -> Iterator[list[Json]]:
-    """Records that can be taken together: decisions of one version that follow each other; any other alone."""
+    """The records in their order, in groups: decisions of one version that follow each other; any other record
+    alone."""
     for version, found in groupby(entries, lambda entry: version_of(entry) if _decides(entry) else None):
         if version is None:
             yield from ([entry] for entry in found)
@@ -166,7 +177,8 @@ def _ids(entry: Json) -> list[str]:
 
 
 def tokens_of(entry: Json) -> list[str]:
-    """Under which token each decision of a record was asked, where it may speak for any agent, else an empty text."""
+    """For each decision of a record, the name of the holder under whose token it was asked, where that token may speak
+    for any number of agents, else an empty text."""
     if not holds(entry, "by_token"):
         return [""] * count_of(entry)
     tokens = column(entry, "by_token")

@@ -36,7 +36,10 @@ def write_compacted(plain: Path) -> Path:
     """Write a plain segment as Parquet beside it, and read it back; returns the new file.
 
     Raises:
-        ArtifactError: naming the line that cannot be read, or the file that did not come back as it was.
+        ArtifactError: naming the line that cannot be read, or the file that did not come back as it was; no Parquet
+            file
+            is left then, and the plain one as it is.
+        ConfigError: when pyarrow is not installed.
     """
     pyarrow, parquet = _pyarrow()
     target, schema = plain.with_suffix(COMPACT), _schema(pyarrow)
@@ -58,21 +61,28 @@ def compacted_lines(path: Path) -> Iterator[bytes]:
     """The lines of a compacted segment, oldest first, as they were written.
 
     Raises:
-        ArtifactError: when the file was damaged.
+        ArtifactError: when the file cannot be read or was damaged.
+        ConfigError: when pyarrow is not installed.
     """
     return _read(path, lambda file: map(_lines_in, file.iter_batches(_LINES, columns=["line"])))
 
 
 def compacted_lines_backwards(path: Path) -> Iterator[bytes]:
-    """The lines of a compacted segment, newest first; raises as `compacted_lines` does."""
+    """The lines of a compacted segment, newest first, as they were written.
+
+    Raises:
+        ArtifactError: when the file cannot be read or was damaged.
+        ConfigError: when pyarrow is not installed.
+    """
     return _read(path, _groups_backwards)
 
 
 def different_column(path: Path) -> str | None:
-    """Which column of a compacted segment does not say what its lines say, and from which row on; None for none.
+    """Where a compacted segment first says something else than its lines, as `row N: WHAT`; None for nowhere.
 
     Raises:
-        ArtifactError: when the file was damaged.
+        ArtifactError: when the file cannot be read, or one of its lines was damaged.
+        ConfigError: when pyarrow is not installed.
     """
     pyarrow, _ = _pyarrow()
     schema, pending = _schema(pyarrow), list[dict[str, Any]]()

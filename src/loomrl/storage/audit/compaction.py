@@ -34,7 +34,8 @@ def compact(folder: Path, min_age_seconds: float = 0.0) -> list[Path]:
 
     Raises:
         ArtifactError: naming what cannot be read; that segment, and those after it, stay as they are.
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached; a Parquet file may then lie beside its plain one, which counts.
+        ConfigError: when pyarrow is not installed.
     """
     with uncompacted([folder]), LoomDB.open() as db:
         closed = [path for path in segments(folder)[:-1] if path.suffix == PLAIN]
@@ -46,7 +47,10 @@ def compact(folder: Path, min_age_seconds: float = 0.0) -> list[Path]:
 
 @contextmanager
 def uncompacted(folders: Iterable[Path]) -> Iterator[None]:
-    """Keep segments in the form they have: for who compacts, and for who copies them."""
+    """Nobody else compacts segments of these chains in the block: for who does, and for who copies them.
+
+    Whoever compacts one now is waited for, however long it takes.
+    """
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(FileLock(folder / "compaction.lock"))
@@ -77,7 +81,10 @@ def _adopt(folder: Path, db: LoomDB) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Compact one chain, giving way to everything else on the machine."""
+    """Compact the chain in the folder that is the one argument, giving way to all else on the machine.
+
+    Returns the exit code: 0, or that of the error, whose message goes to stderr.
+    """
     os.nice(19)
     (folder,) = arguments
     try:

@@ -21,7 +21,7 @@ EXPORTED_TYPE = "application/vnd.loomrl.exported-audit-anchor+json"
 
 
 class ExportedHead(Document):
-    """The newest anchored head of one chain, as it was exported."""
+    """The newest anchored head of one chain, as it was exported: its last record's segment, sequence and hash."""
 
     server: str  # "POLICY/CHAIN"
     segment: str
@@ -40,7 +40,8 @@ class ExportedAnchor(Document):
     heads: list[ExportedHead]
 
     def contradictions(self, statements: AnchorStatements) -> list[str]:
-        """What is wrong with LoomDB's statements, held against this."""
+        """What is wrong with LoomDB's statements, held against this: one sentence, or none where they hold what it
+        names."""
         if statements.digests.get(self.number) == self.digest:
             return []
         return [
@@ -49,7 +50,7 @@ class ExportedAnchor(Document):
         ]
 
     def anchors(self) -> dict[str, list[Anchor]]:
-        """The heads by chain; the file's signature is theirs."""
+        """For each chain, `POLICY/CHAIN`, its head to verify it against; all count as signed, for the file is."""
         return {
             head.server: [Anchor(head.sequence, head.digest, True, segment=head.segment, time=self.time)]
             for head in self.heads
@@ -57,10 +58,12 @@ class ExportedAnchor(Document):
 
 
 def export_anchor(db: LoomDB, path: Path) -> ExportedAnchor:
-    """Sign what LoomDB holds now, and write it.
+    """Sign what LoomDB holds now and write it to `path`, in place of a file there; returns what was written.
 
     Raises:
         ConfigError: when LoomDB holds no statement yet, or this installation has no key to sign with.
+        ServiceError: when LoomDB cannot be reached.
+        ArtifactError: when the file cannot be written.
     """
     newest = db.newest_audit_anchor()
     if newest is None:
@@ -74,10 +77,10 @@ def export_anchor(db: LoomDB, path: Path) -> ExportedAnchor:
 
 
 def read_exported(path: Path) -> ExportedAnchor:
-    """What was exported, its signature verified.
+    """The anchor in a file that `export_anchor` wrote, its signature verified.
 
     Raises:
-        ArtifactError: when the file cannot be read, or no trusted key signed exactly this.
+        ArtifactError: when the file cannot be read, no trusted key signed exactly this, or another version wrote it.
     """
     payload = verify_envelope(Envelope.read(path), EXPORTED_TYPE)
     try:

@@ -24,7 +24,8 @@ class ChainPosition(Document):
 
 
 class GrowingLines:
-    """The lines of one chain over its segments, as they come. Half a line is left until it is whole, or cut.
+    """The lines of one chain over its segments, as they come. Half a line is left until it is whole, or cut. A folder,
+    or a segment, that is not there yet holds no lines. Every method raises `OSError` when a file cannot be read.
 
     `segment` (a file's stem) and `offset` (bytes) say how far it was read: always the end of a line.
     """
@@ -43,7 +44,10 @@ class GrowingLines:
         return rest + sum(path.stat().st_size for path in self._later())
 
     def read_lines(self) -> list[bytes]:
-        """The next lines, some 64 KiB of them, which count as read; none when there are no more yet."""
+        """The next lines, each with its line break, some 64 KiB of them, which count as read.
+
+        Empty only where there are no more yet: it may be asked again later.
+        """
         if found := self._rest():
             return found
         while later := self._later():  # nothing more is appended to this segment now
@@ -53,7 +57,7 @@ class GrowingLines:
         return self._rest()
 
     def close(self) -> None:
-        """Close the segment's file, if one is open; it may be called more than once."""
+        """Close the segment's file, if one is open; nothing may be read afterwards. It may be called more than once."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -82,7 +86,8 @@ class GrowingLines:
 
 
 class ChainFollower(GrowingLines):
-    """The records of one chain above a sequence, as they come."""
+    """The records of one chain above the sequence `after`, as they come. Hashes are not checked, and what is sealed
+    stays sealed. A line that is no JSON raises `ValueError`."""
 
     def __init__(self, folder: Path, after: int) -> None:
         begun = segments_after(folder, after)[:1]
@@ -90,7 +95,11 @@ class ChainFollower(GrowingLines):
         self._pass_over(after)
 
     def read(self) -> list[Json]:
-        """The next records, about 64 KiB of them; none when there are no more yet."""
+        """The next records of any kind, about 64 KiB of them, which count as read; empty when there are no more yet.
+
+        Raises:
+            ValueError: when a line is no JSON; the lines read with it are passed over.
+        """
         return [orjson.loads(line) for line in self.read_lines()]
 
     def _pass_over(self, sequence: int) -> None:
@@ -103,7 +112,8 @@ class ChainFollower(GrowingLines):
 
 
 class Tail(GrowingLines):
-    """The records of one chain over its segments, from a position on; where its segment is gone, from the oldest."""
+    """The records of one chain over its segments, from a position on; where its segment is gone, from the oldest after
+    it. Hashes are not checked."""
 
     def __init__(self, folder: Path, position: ChainPosition) -> None:
         super().__init__(folder, position.segment, position.offset)
@@ -114,9 +124,15 @@ class Tail(GrowingLines):
         return ChainPosition(segment=self.segment, offset=self.offset)
 
     def read(self, kinds: tuple[str, ...]) -> list[Json]:
-        """The next whole records of these kinds, some 64 KiB of the chain; none where nothing is left.
+        """The next whole records of these kinds, out of some 64 KiB of the chain, which count as read.
 
-        What is sealed in them is opened. Records of other kinds are passed over.
+        Records of other kinds are passed over, however many: empty means that nothing is left for now. What is sealed
+            is opened where its key is here, and else stays sealed.
+
+        Raises:
+            ArtifactError: when what is sealed was changed; the records read with it are passed over.
+            ValueError: when a line is no JSON; likewise.
+            ConfigError: when the configured keys cannot be read.
         """
         marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
         while lines := self.read_lines():

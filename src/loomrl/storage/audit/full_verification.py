@@ -22,7 +22,7 @@ _UNPLACED = (
 
 @dataclass
 class AuditReport:
-    """What verifying an installation's audit logs found."""
+    """What verifying an installation's audit logs found. A finding is something wrong; a note is not."""
 
     num_statements: int = 0
     num_signed_statements: int = 0
@@ -34,7 +34,7 @@ class AuditReport:
 
     @property
     def intact(self) -> bool:
-        """Whether verification found nothing wrong, in the folder as a whole and in every chain."""
+        """Whether verification found nothing wrong, in LoomDB's statements and in every chain."""
         return not self.findings and all(report.intact for report in self.chains)
 
     def all_findings(self) -> list[str]:
@@ -55,10 +55,13 @@ def verify_all(
     """Check every chain here, and that every chain LoomDB knows is here, or on the other host that wrote it.
 
     `everywhere` demands the chains of all hosts, under this home or in the folders of `LOOMRL_AUDIT_FOLDERS`.
-    `exported` is held against LoomDB and the chains too.
+    `exported` is held against LoomDB and the chains too. `demand_signed` makes a finding of what is not signed. What a
+    person has accepted on record is a note and no finding.
 
     Raises:
         ServiceError: when LoomDB cannot be reached.
+        ConfigError: when `LOOMRL_AUDIT_FOLDERS` names a folder that is not there, or pyarrow is not installed for a
+            compacted segment.
     """
     try:
         statements = read_statements(db)

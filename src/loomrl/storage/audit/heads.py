@@ -19,12 +19,16 @@ log = logging.getLogger(__name__)
 
 
 def anchor(db: LoomDB, head: ChainHead, known: ChainHead | None = None) -> str | None:
-    """State a chain's head, and how it begins where that is new; returns why it is not signed, if it is not.
+    """State a chain's head in LoomDB, and how the chain begins where that is new; nothing where LoomDB has that head.
+
+    Returns why the statement is not signed, None where it is, or where nothing was stated.
 
     `known` is the head that this process stated last. Without it, the log is searched for what was stated before.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached, or its head is not in the log: that was rewritten, or cut.
+        ServiceError: when LoomDB cannot be reached, or its head is not in the log: that was rewritten, or cut. The new
+            head is not stated then.
+        ArtifactError: when a line of the log, or a compacted segment, is damaged.
     """
     newest = newest_head(db, head.server)
     if newest == head:
@@ -60,12 +64,22 @@ def _adopt_legacy(db: LoomDB) -> None:
 
 
 def anchors(db: LoomDB, server: str) -> list[Anchor]:
-    """What a chain is held against, with what is wrong with the signatures."""
+    """What a chain, `POLICY/CHAIN`, is held against, each with what is wrong with its signature; empty for none.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand so that it is no statement.
+        ArtifactError, ConfigError: when the trusted keys cannot be read.
+    """
     return read_statements(db).by_chain.get(server, [])
 
 
 def newest_head(db: LoomDB, server: str) -> ChainHead | None:
-    """The head that LoomDB holds of a chain; None where there is none."""
+    """The newest head that LoomDB holds of a chain, `POLICY/CHAIN`; None where there is none.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand.
+        ValueError: when the statement of it was changed by hand so that it cannot be read.
+    """
     found = db.newest_audit_anchor(server, "head")
     if found is None:
         legacy = db.audit_heads(server)

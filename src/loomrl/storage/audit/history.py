@@ -20,7 +20,7 @@ DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DE
 
 
 def chains(policy: str | None = None) -> list[Path]:
-    """The folders of all chains, of one policy if given."""
+    """The folders of all chains under this home, of one policy if given, sorted; empty where there are none."""
     roots = [audit_folder(policy)] if policy else sorted((home() / "audit").glob("*"))
     return sorted(folder for root in roots for folder in root.glob("*") if folder.is_dir())
 
@@ -28,7 +28,12 @@ def chains(policy: str | None = None) -> list[Path]:
 def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:
     """Lines of records of these kinds whose sequence is above `after`, oldest first: `limit`, or the rest of a record.
 
-    Records of several decisions, or shadows, are given one by one, and what is sealed is opened.
+    Records of several decisions, or shadows, are given one by one, and what is sealed is opened. Hashes are not
+    checked.
+
+    Raises:
+        ArtifactError: when a line, a compacted segment or what is sealed is damaged.
+        ConfigError: for a compacted segment where pyarrow is not installed.
     """
     named = (*kinds, *(SEVERAL[kind] for kind in kinds if kind in SEVERAL))
     marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
@@ -42,7 +47,15 @@ def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> li
 
 
 def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
-    """All records of all chains, chain by chain; of several decisions each is one."""
+    """All records of all chains, of one policy if given, chain by chain, oldest first; of several decisions each is
+    one.
+
+    What is sealed is opened where its key is here. Hashes are not checked.
+
+    Raises:
+        ArtifactError: when a line, a compacted segment or what is sealed is damaged.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+    """
     for folder in chains(policy):
         last = -1
         for path in segments(folder):
@@ -56,7 +69,13 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
 
 
 def count_decisions(policy: str | None = None) -> int:
-    """How many decisions stand in all chains, without reading what they were."""
+    """How many decisions stand in the segments of all chains, of one policy if given; nothing sealed is opened.
+
+    Raises:
+        ValueError: when a line of a decision is no JSON.
+        ArtifactError: when a compacted segment cannot be read.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+    """
     return sum(count_of(orjson.loads(line)) for _, _, line in _lines(policy) if line.startswith(DECISION_MARKS))
 
 
@@ -75,7 +94,12 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def find_decision(decision_id: str) -> dict[str, Any] | None:
-    """One decision's audit record; None when no log here has it."""
+    """One decision's audit record, opened where its key is here; None when no log here has it.
+
+    Raises:
+        ArtifactError: when a line, a compacted segment or what is sealed is damaged.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+    """
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
     for path, number, line in _lines():
         if mark in line and line.startswith(DECISION_MARKS):
@@ -89,6 +113,7 @@ def require_decision(decision_id: str) -> dict[str, Any]:
 
     Raises:
         ConfigError: when no log here has it.
+        ArtifactError: when a line, a compacted segment or what is sealed is damaged.
     """
     if found := find_decision(decision_id):
         return found
@@ -96,7 +121,11 @@ def require_decision(decision_id: str) -> dict[str, Any]:
 
 
 def join(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Decisions with reward, terminated and truncated from their feedback, and what challengers would have done."""
+    """The decisions among records that `expand` gave, each with what later records say of it, in their order.
+
+    `reward`, `terminated` and `truncated` are those of its feedback, None without any. `challengers` holds the action
+    that each challenger would have taken, by version. Records of other kinds are left out.
+    """
     decisions: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if entry["kind"] == "decision":
@@ -115,6 +144,7 @@ def write_table(path: Path, decisions: Sequence[dict[str, Any]]) -> None:
 
     Raises:
         ConfigError: for another suffix.
+        ArtifactError: when the file cannot be written; a former one stays.
     """
     if path.suffix == ".jsonl":
         data = b"".join(orjson.dumps(entry) + b"\n" for entry in decisions)

@@ -39,7 +39,8 @@ def chains_of_all_hosts(policy: str) -> dict[str, Path]:
     """Folder of each chain of a policy by its name, "POLICY/CHAIN"; of two copies of one chain that which goes further.
 
     Raises:
-        ConfigError: where two chains have one name.
+        ConfigError: where two chains have one name, or `LOOMRL_AUDIT_FOLDERS` names a folder that is not there.
+        ArtifactError: when a copy's first or last record was changed.
     """
     found: dict[str, Path] = {}
     roots = [root / checked_name(policy) for root in audit_roots()]
@@ -58,9 +59,13 @@ def chains_of_all_hosts(policy: str) -> dict[str, Path]:
 
 
 def missing_chains(found: Mapping[str, Path], known: Iterable[AuditChain], since: datetime | None = None) -> list[str]:
-    """What LoomDB knows and is not here, each with its host and what to do. `found` is by `chains_of_all_hosts`.
+    """A sentence for each chain that LoomDB knows and that is not here, or not up to its end: with host and fix.
 
-    `since` leaves out chains that ended before.
+    `found` is by `chains_of_all_hosts`, `known` by `LoomDB.audit_chains`; `since` leaves out chains whose newest head
+    was anchored before. Chains of what challengers would have done do not count.
+
+    Raises:
+        ArtifactError: when the last record of a chain here was changed.
     """
     missing = []
     for chain in known:

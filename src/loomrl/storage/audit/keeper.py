@@ -20,7 +20,8 @@ _NAMED_EVERY_SECONDS = 60.0
 
 
 class AuditKeeper:
-    """The works on one log. Each is for a thread of its own, so that none waits for another."""
+    """What is done for one audit log beside writing it: syncing, anchoring and compacting. Each method may run in a
+    thread of its own, so that none waits for another."""
 
     def __init__(self, audit: AuditLog) -> None:
         self.audit = audit
@@ -34,11 +35,11 @@ class AuditKeeper:
 
     @property
     def unsynced_seconds(self) -> float:
-        """How long the oldest record that is not on the disk may have been waiting; 0 where all are."""
+        """How many seconds the oldest record that is not on the disk may have been waiting; 0 where all are."""
         return 0.0 if self.audit.is_durable else time.monotonic() - self._synced
 
     async def durable(self) -> None:
-        """Wait until everything written so far is on the disk. All who wait while a sync goes on share the next one.
+        """Return once everything written so far is on the disk. All who wait while a sync goes on share the next one.
 
         Raises:
             NotDurable: when the disk did not take it.
@@ -78,8 +79,10 @@ class AuditKeeper:
         show that its end is missing.
 
         Raises:
-            AuditUnwritable: when the disk did not take the head.
+            AuditUnwritable: when the disk did not take the head; it is not anchored then.
             ServiceError: when LoomDB cannot be reached, or knows a head that the log does not hold: that was rewritten.
+                Heads are anchored one by one: those before it are.
+            ArtifactError: when a line of the log, or a compacted segment, is damaged; likewise.
         """
         from loomrl.storage.audit.heads import anchor
 
@@ -109,7 +112,9 @@ class AuditKeeper:
         """Compact closed segments in a process of its own, so that no decision waits for it.
 
         Raises:
-            ArtifactError: when one cannot be.
+            ArtifactError: when one cannot be, or LoomDB cannot be reached: with the message of that process. Those that
+                it
+                did not come to stay as they are.
         """
         command = [sys.executable, "-m", "loomrl.storage.audit.compaction", str(self.audit.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ REMOVED = "audit segment removed"  # the kind of LoomDB's event
 
 @dataclass(frozen=True)
 class LegacyHeads:
-    """What LoomDB holds in the old form, oldest first."""
+    """The heads and removals that LoomDB holds in the old form, oldest first; `findings` say what cannot be read."""
 
     heads: list[AuditHead]
     removals: list[Json]  # server, segment and last sequence of a segment that `loomrl gc` removed
@@ -29,17 +29,21 @@ class LegacyHeads:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file holds neither a head nor a removal."""
+        """Whether LoomDB holds neither a head nor a removal in the old form."""
         return not self.heads and not self.removals
 
     def digest(self, num_heads: int, num_removals: int) -> str:
-        """SHA-256 over the first `num_heads` heads and `num_removals` removals."""
+        """SHA-256, 64 hex digits, over the first `num_heads` heads and `num_removals` removals."""
         heads = [[*_place(head).values(), head.signature, head.keyid] for head in self.heads[:num_heads]]
         return sha256(canonical_json([heads, self.removals[:num_removals]]))
 
 
 def read(db: LoomDB) -> LegacyHeads:
-    """All anchored heads and removals that LoomDB holds in the old form, and what cannot be read of them."""
+    """All heads and removals that LoomDB holds in the old form; a removal that cannot be read is a finding.
+
+    Raises:
+        ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand.
+    """
     removals = [event.data for event in db.events(REMOVED)]
     strange = [removal for removal in removals if not _is_removal(removal)]
     findings = [f"an event of a removed segment cannot be read, it was changed: {one!r:.200}" for one in strange]
@@ -47,7 +51,11 @@ def read(db: LoomDB) -> LegacyHeads:
 
 
 def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], num_adopted: int) -> dict[str, list[Anchor]]:
-    """By chain. The removals that a statement has adopted, the first so many, count as signed."""
+    """What each chain, `POLICY/CHAIN`, is held against, by the heads and removals of the old form.
+
+    A head counts as signed where it has a signature; `fault` says what is wrong with it. Of the removals the first
+    `num_adopted`, which a signed statement covers, count as signed.
+    """
     found: dict[str, list[Anchor]] = {}
     digests = {(head.server, head.sequence): head.digest for head in legacy.heads}
     for head in legacy.heads:

@@ -37,7 +37,7 @@ _MAX_SERVERS = 1_000
 
 
 class AuditUnwritable(LoomRLError):
-    """A record could not be written whole: nothing may be decided. `full` when space ran out."""
+    """A record could not be written whole, so nothing may be decided. `full` says that the disk has no room."""
 
     def __init__(self, message: str, full: bool) -> None:
         super().__init__(message)
@@ -45,12 +45,12 @@ class AuditUnwritable(LoomRLError):
 
 
 class NotDurable(AuditUnwritable):
-    """Records are written whole, but the disk did not take them."""
+    """Records are written whole, but the disk did not take them: a power failure may lose them."""
 
 
 @dataclass(frozen=True)
 class ChainHead:
-    """The last record of a chain: server, segment, sequence and digest."""
+    """The last record of a chain: server, segment, sequence and hash (`digest`)."""
 
     server: str  # "POLICY/SERVER"
     segment: str
@@ -59,24 +59,32 @@ class ChainHead:
 
 
 def default_name(kind: str) -> str:
-    """How chains are named where nobody named them; where LoomDB holds those of several hosts, by the host."""
+    """What chains of a kind are called where nobody named them: `KIND`, or `HOST-KIND` where hosts share a LoomDB."""
     return f"{socket.gethostname()}-{kind}" if shares_loomdb() else kind
 
 
 def audit_folder(policy: str) -> Path:
-    """The folder that holds a policy's chains."""
+    """The folder that holds a policy's chains, `LOOMRL_HOME/audit/POLICY`; it need not be there.
+
+    Raises:
+        ConfigError: for what is no name, such as `../x`.
+    """
     return inside("audit", policy)
 
 
 class AuditLog:
-    """One chain, written by this process alone. Safe to use from several threads.
+    """One chain, written by this process alone, from several threads if need be, until it is closed; nothing but its
+    properties may be asked afterwards.
 
-    `opening` is put into every `open` record. The ids of decisions begin with `token_prefix`. With `reserves`, records
-    of orders find room in `CHAIN/reserve` where the disk is full, also where no segment can be begun. Who writes one
-    of this name now has `patience_seconds` to end: the workers of a killed server do so by themselves.
+    `server` is the chain's name; None: the first that is free of `server-0`, `server-1`, ... (with the host in front
+    where hosts share a LoomDB). `opening` is put into the `open` record that begins each segment. The ids of decisions
+    begin with `token_prefix`. With `reserves`, records of orders find room in `CHAIN/reserve` where the disk is full,
+    also where no segment can be begun. Who writes a chain of this name now has `patience_seconds` to end: the workers
+    of a killed server do so by themselves.
 
     Raises:
         ArtifactError: when the chain cannot be made, belongs to a running server, or was edited.
+        AuditUnwritable: when no segment can be begun and nothing is reserved.
         ConfigError: for keys that cannot be read.
     """
 
@@ -127,19 +135,19 @@ class AuditLog:
 
     @property
     def head(self) -> ChainHead:
-        """The chain's head: server, segment, sequence and digest of the record that was written last."""
+        """The chain's head: server, segment, sequence and hash of the last record, one that waits for room included."""
         with self._lock:
             return ChainHead(self.server, self._last_segment, self._sequence, self._digest)
 
     @property
     def is_durable(self) -> bool:
-        """Whether every appended record is on the disk."""
+        """Whether every appended record is on the disk, in the log or in the reserve."""
         return self.durable_sequence >= self._sequence
 
     def append(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Write records, all of them or none, and return their sequence numbers.
 
-        A record with a `decision_id` of None gets one.
+        A record with a `decision_id` of None gets one; each gets its `sequence`, in place.
 
         Raises:
             AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
@@ -155,8 +163,9 @@ class AuditLog:
         """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
         the chain like any other, and stand in the log before whatever it takes next.
 
-        Nothing is raised: where the reserve fails, too, they are kept in memory, and the server's log says so. Without
-        `keep` the disk is not waited for, and the reserve gets them with the next `keep_orders` or `sync`.
+        Returns their sequence numbers, which they keep wherever they wait. Nothing is raised: where the reserve fails,
+        too, they are kept in memory, and the server's log says so. Without `keep` the disk is not waited for, and the
+        reserve gets them with the next `keep_orders` or `sync`.
         """
         try:
             sequences = self.append(records)
@@ -169,7 +178,10 @@ class AuditLog:
         return sequences
 
     def keep_orders(self) -> None:
-        """Have the reserve hold the records that wait for room. Costs nothing where none do, or it does."""
+        """Have the reserve hold the records that wait for room. Costs nothing where none do, or it does.
+
+        Nothing is raised: where the disk does not take them, the server's log says so.
+        """
         if self._waiting and self._waiting != self._kept:
             try:
                 self.sync()
@@ -178,7 +190,7 @@ class AuditLog:
 
     @property
     def num_waiting_bytes(self) -> int:
-        """Of records of orders that the log has no room for yet."""
+        """Bytes of the records of orders that the log has no room for yet; 0 where none wait."""
         return len(self._waiting)
 
     def sync(self) -> None:
@@ -202,7 +214,12 @@ class AuditLog:
             self.durable_sequence = max(self.durable_sequence, sequence)
 
     def close(self) -> None:
-        """Sync the log and close its files; another process may write the chain then."""
+        """Sync the log and close its files; another process may write the chain then.
+
+        Raises:
+            NotDurable: when the disk did not take all records; nothing is closed then, and the chain stays this
+                process's.
+        """
         self.sync()
         with self._syncing, self._lock:
             if self._handle >= 0:
@@ -429,8 +446,12 @@ def _claim(folder: Path, server: str | None, patience_seconds: float) -> tuple[P
 def repair(folder: Path) -> dict[str, Any] | None:
     """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
 
-    Half-written is only what has no line break: it is written last. Returns what was cut, for the next `open` record;
-    None where the chain ends well.
+    Half-written is only what has no line break: it is written last. Returns what was cut, for the next `open` record:
+    `segment`, `num_bytes` and `kept`, the name of that file, None where the disk had no room for it. Returns None where
+    the chain ends well.
+
+    Raises:
+        OSError: when the segment cannot be read or cut; it is as it was.
     """
     for path in reversed(segments(folder)):
         last = next(lines_backwards(path), b"")

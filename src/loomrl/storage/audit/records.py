@@ -33,7 +33,11 @@ _ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in 
 
 
 def record(kind: str, **fields: Any) -> dict[str, Any]:
-    """A record of the log; the keys every record has come first. Sequence and hashes are added on writing."""
+    """A record of the log, as JSON values, with the time now; `fields` come behind, or in place of, what every record
+    has.
+
+    Its sequence and hashes are added when it is written.
+    """
     return {
         "kind": kind,
         "timestamp": timestamp(),
@@ -47,20 +51,22 @@ def record(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def operation(policy: str, what: str, actor: str, reason: str, **fields: Any) -> dict[str, Any]:
-    """The record of what an operator did: what, who (whose token, or which user's command) and why."""
+    """A record of what an operator did now: `what`, by whom (whose token, or which user's command) and why."""
     return record("operation", policy=policy, operation=what, actor=actor, reason=reason, **fields)
 
 
 def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """A record of several decisions: `shared` values, and `columns` of one value for each (arrays, or lists).
+    """A record of several decisions now: `shared` values, and `columns` of one value for each (arrays, or lists).
 
-    Arrays stand there as `loomrl.storage.audit.arrays` writes them, those of one whole number for each as lists.
+    `shared` says how many they are (`count`) and of which `dtypes`. A list of equal values is shared, too. Arrays stand
+    there as `loomrl.storage.audit.arrays` writes them, those of one whole number for each as lists.
     """
     return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | _together(shared, columns)
 
 
 def shadows(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """A record of what one challenger would have done in several decisions, in the manner of `decisions`."""
+    """A record of what one challenger would have done in several decisions now; `shared` and `columns` are those of
+    `decisions`, whose order the columns keep."""
     return {"kind": SHADOWS, "timestamp": timestamp()} | _together(shared, columns)
 
 
@@ -83,9 +89,12 @@ def _is_constant(values: Any) -> bool:
 
 
 def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A record, or for one of several decisions, or shadows, a record for each, with its `row`.
+    """A record as it is, or for one of several decisions, or shadows, a record for each, in order, with its `row`.
 
     What is sealed in it is opened where its key is here; where not, `observation` stays sealed, without a digest.
+
+    Raises:
+        ArtifactError: when what is sealed was changed, or sealed for another place.
     """
     entry = opened(entry)
     if entry["kind"] not in SEVERAL.values():
@@ -115,7 +124,7 @@ def is_taken_over(decision: dict[str, Any]) -> bool:
 
 
 def asked_to_explore(decision: dict[str, Any]) -> bool:
-    """Whether the agent asked for it. Where versions never explore unasked, only what was explored was asked for."""
+    """Whether the agent asked that this decision explores. Older records do not say so: there, whether it explored."""
     return bool(decision.get("asked_to_explore", decision["exploration_flag"]))
 
 
@@ -125,7 +134,10 @@ def is_own_choice(decision: dict[str, Any]) -> bool:
 
 
 def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a record of several holds of each: what `expand` computes from that is left out."""
+    """For each decision, or shadow, of a record of several, in order, a record of what is written of it.
+
+    Those of `expand` have what follows from that, too: digests, `q_value`, `row`, and the place in the chain.
+    """
     shared, columns = entry["shared"], entry["columns"]
     rest = {name: value for name, value in shared.items() if name not in ("count", "dtypes")}
     lists = {name: column(entry, name) for name in columns}
@@ -140,7 +152,11 @@ def rows(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def column(entry: dict[str, Any], name: str) -> list[Any]:
-    """One value for each decision of a record, whether it is of one or of several and holds it once or for each."""
+    """The values of a name, one for each decision of a record, whether that is of one or of several.
+
+    Raises:
+        KeyError: when the record holds nothing of this name, see `holds`.
+    """
     if "columns" not in entry:
         return [entry[name] if name in entry else _LATER[name]]
     shared, name = entry["shared"], _stored(entry, name)
@@ -167,7 +183,8 @@ def _stored(entry: dict[str, Any], name: str) -> str:
 
 
 def action_hashes(action: NDArray[Any]) -> Json | list[str]:
-    """The `action_hash` of each of several actions (B, *action) as a column; of choices, once for each choice."""
+    """The SHA-256 digests of actions (B, *action) as a column of a record: a list of B, in hex; for whole numbers (B,)
+    a table that holds each different one once."""
     if action.ndim == 1 and action.dtype.kind in "iu":
         return {_BY_ACTION: {str(choice): _hash_of_choice(choice, action.dtype.str) for choice in set(action.tolist())}}
     data, size = action.tobytes(), action.nbytes // len(action)
@@ -180,7 +197,10 @@ def _hash_of_choice(choice: int, dtype: str) -> str:
 
 
 def spans(found: Sequence[tuple[str, int, int]]) -> dict[str, Any]:
-    """The ids of decisions as a column: the rows `start` to `stop` of each record; of one decision, -1 to 0."""
+    """The ids of decisions as a column of a record, each given as (id of its record, first row, row behind the last).
+
+    The rows of a record of one decision are -1 and 0. `column` makes the ids of it again.
+    """
     return {_SPANS: found}
 
 
@@ -189,7 +209,12 @@ def _ids(found: Sequence[tuple[str, int, int]]) -> list[str]:
 
 
 def array(entry: dict[str, Any], name: str) -> NDArray[Any]:
-    """A column of a record as an array (count, ...)."""
+    """The values of a name as an array (count, ...), one row for each decision of a record; (1, ...) for a record of
+    one.
+
+    Raises:
+        KeyError: when the record holds nothing of this name.
+    """
     values: Any = entry["columns"].get(_stored(entry, name)) if "columns" in entry else None
     return arrays.from_json(values) if arrays.is_array(values) else np.array(column(entry, name))
 
@@ -200,18 +225,18 @@ def record_of(decision_id: str) -> str:
 
 
 def row_ids(record_id: str, start: int, stop: int) -> list[str]:
-    """The ids of the decisions `start` to `stop` of a record of several."""
+    """The ids of the decisions in the rows `start` to `stop`, `stop` not included, of a record of several."""
     return joined_row_ids(record_id, start, stop).split(",")
 
 
 def joined_row_ids(record_id: str, start: int, stop: int) -> str:
-    """The same in one text, with commas between them: they are written for every request of several."""
+    """The ids of `row_ids` in one text, with commas between them; faster to make, as every request of several needs."""
     numbered = _ROWS[start:stop] if stop <= len(_ROWS) else map(str, range(start, stop))
     return f"{record_id}." + f",{record_id}.".join(numbered)
 
 
 def row_of(decision_id: str, count: int) -> int | None:
-    """The place of a decision in a record of so many; None where that has no such decision."""
+    """The row of a decision in a record of `count`, 0 in a record of one; None where that has no such decision."""
     _, dot, row = decision_id.partition(".")
     if count == 1:
         return None if dot else 0
@@ -220,7 +245,7 @@ def row_of(decision_id: str, count: int) -> int | None:
 
 
 def digest(values: NDArray[Any] | np.generic) -> str:
-    """SHA-256 of an action's or observation's bytes in the graph's own dtype, little-endian."""
+    """SHA-256 of an action's or observation's bytes, as its dtype has them: 64 hex digits."""
     return hashlib.sha256(values.tobytes()).hexdigest()
 
 

@@ -18,10 +18,11 @@ _HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the t
 
 
 class Reserve:
-    """A text of at most `SLOT_BYTES`, less a header, kept in room of its own. One process at a time may write it.
+    """A text of at most 65,488 bytes, kept in a file whose room is taken when it is made, so that it can be written
+    also where the disk is full. One process at a time may write it.
 
     Raises:
-        ArtifactError: where there is no room to make it.
+        ArtifactError: when the file cannot be made, for lack of room above all.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +38,8 @@ class Reserve:
 
     @property
     def stamp(self) -> int:
-        """Changes when a text is written, by whichever process."""
+        """When a text was last written, by whichever process: nanoseconds since 1970; another one means another
+        text."""
         return os.fstat(self._handle).st_mtime_ns
 
     def read(self) -> bytes:
@@ -95,15 +97,22 @@ def _whole(slot: bytes) -> tuple[int, bytes]:
 
 
 def reserved_text(path: Path) -> bytes:
-    """The text that a reserve holds, for who only reads; empty where there is no reserve."""
+    """The newest whole text in the reserve's file, for who only reads; empty where there is no such file, or no text.
+
+    Raises:
+        OSError: when the file cannot be read.
+    """
     return max(_slots(path))[1]
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a reserve; None for nothing, and where there is none.
+    """What is wrong with a reserve's file, as the end of a sentence; None for nothing, and where there is no file.
 
-    A slot may never have been written before the second text is. From then on both are whole, but for one that a
-    power failure left half-written.
+    It has two slots, which texts are written to in turn. From the second text on both hold a whole one, so that one
+    that does not is damage: by an edit, or by a power failure.
+
+    Raises:
+        OSError: when the file cannot be read.
     """
     if not path.exists():
         return None

@@ -29,7 +29,8 @@ _SALT, _NONCE = 16, 12
 
 
 class Sealer:
-    """Seals what was observed in the decisions of one segment."""
+    """Encrypts what was observed in the decisions of one segment; `key_id` names the configured key it derives its own
+    of."""
 
     def __init__(self, ring: Keyring) -> None:
         self.key_id, self._salt = ring.active, base64.b64encode(secrets.token_bytes(_SALT)).decode()
@@ -37,7 +38,10 @@ class Sealer:
         self._num_sealed = 0
 
     def seal(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """A record as it is written, `sequence` included: a decision's observation sealed, all else as it was."""
+        """A copy of a record, which has its `sequence`, with the observation encrypted; the record itself without one.
+
+        A record of one decision loses its `observation_digest`.
+        """
         columns = entry.get("columns")
         observed = entry.get("observation") if columns is None else columns.get("observation")
         if observed is None:
@@ -70,6 +74,7 @@ def opened(entry: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         ArtifactError: when what is sealed was changed, or sealed for another place.
+        ConfigError: when the configured keys cannot be read.
     """
     several = "columns" in entry
     sealed: Any = (entry["shared"] if several else entry).get("observation")
@@ -85,7 +90,7 @@ def opened(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_sealed(observation: Any) -> bool:
-    """Whether a record's observation is sealed, and no key here opens it."""
+    """Whether an observation is sealed; that of a record from `opened` only where no key here opens it."""
     return isinstance(observation, dict)
 
 

@@ -21,7 +21,8 @@ _BLOCK = 1 << 20  # bytes read at once from a file's end
 
 
 def segments(folder: Path) -> list[Path]:
-    """A chain's segments, oldest first; of one that is there in both forms the plain one, which comes first."""
+    """The files of a chain's segments, oldest first, empty where there are none; of one that is there in both forms,
+    plain and compacted, the plain file."""
     found = {path.stem: path for suffix in (COMPACT, PLAIN) for path in folder.glob(f"[0-9]*{suffix}")}
     return [found[stem] for stem in sorted(filter(is_segment, found), key=int)]
 
@@ -38,6 +39,8 @@ def lines(path: Path) -> Iterator[bytes]:
 
     Raises:
         ArtifactError: when a compacted segment cannot be read.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+        OSError: when the file is gone or cannot be read.
     """
     path = _where_it_is(path)
     if path.suffix == COMPACT:
@@ -48,27 +51,41 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def complete_lines(path: Path) -> Iterator[bytes]:
-    """The lines of whole records: without one that is being written, or that a crash cut."""
+    """The lines of `lines(path)`, without a last one that is being written, or that a crash cut; raises as that
+    does."""
     return (line for line in lines(path) if line.endswith(b"\n"))
 
 
 def waiting_lines(folder: Path) -> list[bytes]:
-    """A chain's lines that wait in its reserve for room on the disk: they follow the last segment's, as far as their
-    sequences are above it."""
+    """A chain's lines that wait in its reserve for room on the disk, oldest first; empty where none do.
+
+    Those whose sequence is above the last segment's follow it; others stand in the log already.
+
+    Raises:
+        OSError: when the reserve cannot be read.
+    """
     return reserved_text(folder / RESERVE).splitlines(keepends=True)
 
 
 def waiting_records(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
-    """Those lines, each with its record, which is held against its hash.
+    """The lines of `waiting_lines`, each with its record, whose hash is checked.
 
     Raises:
         ArtifactError: naming the line that was changed.
+        OSError: when the reserve cannot be read.
     """
     return list(_with_records(waiting_lines(folder), folder / RESERVE))
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
-    """A segment's lines, newest first: no more of it is read than is asked for."""
+    """A segment's lines, newest first; the first may lack its line break. No more of the file is read than is asked
+    for.
+
+    Raises:
+        ArtifactError: when a compacted segment cannot be read.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+        OSError: when the file is gone or cannot be read.
+    """
     path = _where_it_is(path)
     if path.suffix == COMPACT:
         yield from compacted_lines_backwards(path)
@@ -85,13 +102,18 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def first_sequence(path: Path) -> int | None:
-    """The sequence of a segment's first record; None where none is whole yet."""
+    """The sequence of a segment's first record; None where none is whole yet. Its hash is not checked.
+
+    Raises:
+        ValueError, KeyError: when that line is no record.
+        ArtifactError: when a compacted segment cannot be read.
+    """
     line = next(complete_lines(path), None)
     return None if line is None else int(orjson.loads(line)["sequence"])
 
 
 def segments_after(folder: Path, sequence: int) -> list[Path]:
-    """A chain's segments that may hold records above a sequence, oldest first."""
+    """A chain's segments that may hold records above a sequence, oldest first; raises as `first_sequence` does."""
     paths = segments(folder)
     for index in reversed(range(len(paths))):
         first = first_sequence(paths[index])
@@ -101,10 +123,11 @@ def segments_after(folder: Path, sequence: int) -> list[Path]:
 
 
 def checked_records(path: Path) -> Iterator[dict[str, Any]]:
-    """A segment's records, oldest first, each held against its hash.
+    """A segment's records, oldest first, each with its own hash checked.
 
     Raises:
-        ArtifactError: naming the line that was changed.
+        ArtifactError: naming the line that was changed; records before it are given. Also for a compacted segment that
+            cannot be read.
     """
     return (record for _, record in _with_records(complete_lines(path), path))
 
@@ -120,10 +143,11 @@ def _with_records(found: Iterable[bytes], path: Path) -> Iterator[tuple[bytes, d
 
 
 def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:
-    """The last records of a chain, so many bytes of them, oldest first; of the log before them nothing is read.
+    """The last records of a chain, oldest first: as few as take `num_bytes` of it or more, or all. Their hashes are
+    checked.
 
     Raises:
-        ArtifactError: naming the line that was changed.
+        ArtifactError: naming the line that was changed, or for a compacted segment that cannot be read.
     """
     found = []
     for line in _backwards(folder):
@@ -136,10 +160,10 @@ def newest_records(folder: Path, num_bytes: int) -> Iterator[dict[str, Any]]:
 
 
 def last_record(folder: Path) -> tuple[int, str]:
-    """Sequence and hash of a chain's last record; (-1, GENESIS) for an empty chain.
+    """(Sequence, hash) of the last record in a chain's segments; (-1, 64 zeros) for an empty chain.
 
     Raises:
-        ArtifactError: when it was changed.
+        ArtifactError: when it was changed, or a compacted segment cannot be read.
     """
     line = next(_backwards(folder), None)
     if line is None:

@@ -22,7 +22,8 @@ HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
 
 @dataclass(frozen=True)
 class Anchor:
-    """What was stated elsewhere: by default, that a chain had a record of this sequence and hash (`head`, `chain`).
+    """What was stated elsewhere about a chain, which its files are held against. By default, `head`, as with `chain`:
+    that it had a record of this sequence and hash, `digest`.
 
     A `removal` says that records from `first_sequence` on, up to this one, left in the segments `first_segment` to
     `segment`. `compacted` says that a segment's Parquet file has this SHA-256.
@@ -31,18 +32,18 @@ class Anchor:
     sequence: int = -1
     digest: str = ""
     signed: bool = False
-    fault: str | None = None  # what is wrong with its signature
+    fault: str | None = None  # what is wrong with its signature; None for a good one, and for none
     kind: str = HEAD
     segment: str = ""
     first_segment: str = ""
     first_sequence: int = 0
-    by: str = ""
+    by: str = ""  # who removed it
     reason: str = ""
-    time: str = ""
+    time: str = ""  # ISO 8601, UTC; empty where it was not kept
 
     @property
     def fits(self) -> bool:
-        """Whether a removal names segments and records in their order."""
+        """Whether a removal names segments, and records, of which the first does not come after the last."""
         named = is_segment(self.first_segment) and is_segment(self.segment)
         return named and int(self.first_segment) <= int(self.segment) and 0 <= self.first_sequence <= self.sequence
 
@@ -81,12 +82,20 @@ class ChainReport:
 
 
 def verify_chain(folder: Path, anchors: Iterable[Anchor] = (), demand_signed: bool = False) -> ChainReport:
-    """Check every record's hash, its link to the one before it, every file, and what was anchored, signed or not."""
+    """Check every record's hash, its link to the one before it, every file, and what was anchored, signed or not.
+
+    What is wrong, or cannot be read, is a sentence in the report's `findings`. `demand_signed` makes one of each anchor
+    that is not signed.
+
+    Raises:
+        OSError: when the folder itself cannot be listed.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+    """
     return _Verification(folder, list(anchors), demand_signed).run()
 
 
 def missing_chain(server: str, anchors: list[Anchor]) -> ChainReport:
-    """The report of a chain whose folder is not there."""
+    """The report of a chain, `POLICY/CHAIN`, that was anchored and whose folder is not there: one finding says so."""
     heads = [anchor for anchor in anchors if anchor.kind == HEAD]
     report = ChainReport(server, num_anchors=len({head.sequence for head in heads}))
     report.num_signed = sum(head.signed for head in heads)

@@ -53,11 +53,16 @@ Record = TypeVar("Record", bound=Document)
 
 
 class DamagedRow(ServiceError):
-    """A row holds what no version of LoomRL writes."""
+    """A row holds what no version of LoomRL writes: it was changed by hand."""
 
 
 class LoomDB:
-    """One database. Methods are atomic, and safe from several threads and processes at once."""
+    """One database, for several threads and processes at once. What a method does is done whole or not at all. Every
+    method raises `ServiceError` when the database cannot be reached, stays locked or fails, and those that look up or
+    list records raise `DamagedRow`, which is a `ServiceError`, where a row was changed by hand.
+
+    After `close` a method connects again.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -68,11 +73,14 @@ class LoomDB:
     def open(cls, url: str | None = None, wait_seconds: int = BUSY_SECONDS) -> Self:
         """Open the database at a SQLAlchemy URL (default: `LOOMRL_DATABASE_URL`, else SQLite under the home).
 
-        `wait_seconds` is how long a locked file, or a server that does not answer, is waited for.
+        A schema that is missing or older is made or migrated first. `wait_seconds` is how long a locked file, or a
+        server that does not answer, is waited for.
 
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
-            ServiceError: when the database cannot be reached or read.
+            ArtifactError: when the folder of a SQLite file cannot be made.
+            ServiceError: when the database cannot be reached or read, or a newer LoomRL made it.
+            TimeoutError: when another process migrates a SQLite file for more than two minutes.
         """
         engine = make_engine(url or loomdb_url(), wait_seconds)
         try:
@@ -86,7 +94,7 @@ class LoomDB:
         return cls(engine)
 
     def close(self) -> None:
-        """Close all connections to the database."""
+        """Close all connections that are not in use; a database in memory is lost then."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -100,10 +108,12 @@ class LoomDB:
     # --- environments ---------------------------------------------------------------------------------------------
 
     def register_environment(self, record: EnvironmentRecord, source: bytes) -> EnvironmentRecord:
-        """Register an environment; registering equal content again changes nothing.
+        """Register an environment with its source archive; returns what is registered.
+
+        Registering equal content again changes nothing and returns the former record: `created` and `path` may differ.
 
         Raises:
-            ConfigError: when this version is registered with other content.
+            ConfigError: when this version is registered with other content, which stays.
         """
         try:
             with self._writing() as session:
@@ -120,7 +130,7 @@ class LoomDB:
         return found
 
     def unregister_environment(self, name: str, version: str) -> EnvironmentRecord:
-        """Remove a registration of which there is no snapshot; returns it.
+        """Remove a registration of which there is no snapshot, with its source archive; returns what was registered.
 
         Raises:
             ConfigError: when it is not registered, or snapshots of it are on record.
@@ -140,7 +150,7 @@ class LoomDB:
             return found
 
     def find_environment(self, name: str, version: str | None = None) -> EnvironmentRecord | None:
-        """A registered environment; without `version` the one registered last."""
+        """A registered environment, without `version` the one registered last; None where there is none."""
         query = select(EnvironmentRow).where(EnvironmentRow.name == name).order_by(EnvironmentRow.sequence.desc())
         if version is not None:
             query = query.where(EnvironmentRow.version == version)
@@ -151,7 +161,7 @@ class LoomDB:
         return self._all(select(EnvironmentRow).order_by(EnvironmentRow.sequence), EnvironmentRecord)
 
     def environment_source(self, name: str, version: str) -> bytes:
-        """The source archive of a registered environment.
+        """The source archive of a registered environment, byte for byte as it was registered.
 
         Raises:
             ConfigError: when it is not registered.
@@ -175,13 +185,17 @@ class LoomDB:
         )
 
     def get_snapshot(self, digest: str) -> EnvironmentSnapshot | None:
-        """A snapshot's document by its whole digest."""
+        """A snapshot's document by its whole digest; None where none of that digest is on record.
+
+        Raises:
+            ValueError: when the document in LoomDB was changed by hand so that it is none.
+        """
         with self._reading() as session:
             row = session.get(SnapshotRow, digest)
             return None if row is None else EnvironmentSnapshot.model_validate(row.document)
 
     def list_snapshots(self, name: str | None = None) -> list[SnapshotRecord]:
-        """All snapshots, newest first, of one environment if named."""
+        """All snapshots, newest first, of one environment if named; empty where there are none."""
         query = select(SnapshotRow).order_by(SnapshotRow.created.desc(), SnapshotRow.digest)
         return self._all(query if name is None else query.where(SnapshotRow.name == name), SnapshotRecord)
 
@@ -200,24 +214,29 @@ class LoomDB:
         self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
 
     def edges(self, node: str) -> list[LineageEdge]:
-        """Edges at a node: where it is the subject or the object; oldest first."""
+        """Edges at a node, `kind:id`: where it is the subject or the object; oldest first, empty for an unknown
+        node."""
         is_at = (EdgeRow.subject == node) | (EdgeRow.object == node)
         return self._all(select(EdgeRow).where(is_at).order_by(EdgeRow.id), LineageEdge)
 
     # --- deployments and approvals --------------------------------------------------------------------------------
 
     def record_deployment(self, policy: str, version: str, role: str, run_id: str | None, reason: str) -> Deployment:
-        """Record that a version took a role."""
+        """Append that a version took a role now, also where it has that role; returns the new row."""
         row = DeploymentRow(policy=policy, version=version, role=role, run_id=run_id, reason=reason, created=now())
         return self._insert(row, Deployment)
 
     def deployments(self, policy: str | None = None) -> list[Deployment]:
-        """Deployments, newest first, of one policy if named."""
+        """Deployments, newest first, of one policy if named; empty where there are none."""
         query = select(DeploymentRow).order_by(DeploymentRow.id.desc())
         return self._all(query if policy is None else query.where(DeploymentRow.policy == policy), Deployment)
 
     def request_approval(self, run_id: str, policy: str, version: str) -> Approval:
-        """Ask for a person's decision; asking again returns what there is, decided or not."""
+        """Ask for a person's decision; asking again returns what there is, decided or not.
+
+        Raises:
+            ConfigError: when the run asks for the approval of another policy or version already.
+        """
         self._insert_once(ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now()))
         found = self.approval(run_id)
         if found is None or (found.policy, found.version) != (policy, version):
@@ -225,10 +244,10 @@ class LoomDB:
         return found
 
     def decide_approval(self, run_id: str, approved: bool, person: str, reason: str = "") -> Approval:
-        """Record a person's decision. It is final.
+        """Record a person's decision, which is final; returns the decided approval.
 
         Raises:
-            ConfigError: when nobody asked, or it was decided already.
+            ConfigError: when nobody asked, it was decided already, or `person` is empty; nothing is recorded then.
         """
         if not person.strip():
             raise ConfigError("a decision needs the name of the person who takes it")
@@ -246,13 +265,13 @@ class LoomDB:
             return _record(Approval, row)
 
     def approval(self, run_id: str) -> Approval | None:
-        """The approval a run asks for, or None."""
+        """The approval that a run asked for, decided or not; None where it asked for none, or there is no such run."""
         return self._first(select(ApprovalRow).where(ApprovalRow.run_id == run_id), Approval)
 
     # --- controls -------------------------------------------------------------------------------------------------
 
     def add_control(self, control: Control) -> bool:
-        """Add a revision; False where another host was faster with this one."""
+        """Add a revision of a control; False, and nothing is added, where another host has taken its number already."""
         try:
             with self._writing() as session:
                 session.add(ControlRow(**control.model_dump(exclude={"made_from"})))
@@ -261,7 +280,10 @@ class LoomDB:
         return True
 
     def controls(self, policy: str, last: int = 1) -> list[Control]:
-        """The `last` revisions of each of a policy's controls, lifted ones too, by name and oldest first."""
+        """Of each of a policy's controls the revisions with its `last` highest numbers, lifted ones too.
+
+        They are sorted by name, then oldest first; empty where nothing was ever set.
+        """
         newest = (
             select(ControlRow.name, func.max(ControlRow.revision).label("revision"))
             .where(ControlRow.policy == policy)
@@ -277,7 +299,7 @@ class LoomDB:
         return self._all(query, Control)
 
     def control_revisions(self, policy: str, name: str, after: int) -> list[Control]:
-        """The revisions of one control above this one, oldest first."""
+        """The revisions of one control above the number `after`, oldest first; empty where there are none."""
         is_of = (ControlRow.policy == policy, ControlRow.name == name, ControlRow.revision > after)
         return self._all(select(ControlRow).where(*is_of).order_by(ControlRow.revision), Control)
 
@@ -291,10 +313,12 @@ class LoomDB:
     def share_evidence(
         self, policy: str, version: str, server: str, document: Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
     ) -> MonitorEvidence:
-        """Keep what a server's monitors have gathered about a version, in place of what it shared before.
+        """Keep what a server's monitors have gathered about a version, in place of what it shared before; returns it.
 
-        `document` is given the revision it will have: one more than all before it of the policy, so that what is
-        shared stands in one order for all who read it; and the document it replaces, empty if there is none.
+        `document(revision, former)` makes the new document. `revision` is the one it will have: one more than all
+        before it of the policy, so that what is shared stands in one order for all who read it. `former` is the
+        document it replaces, empty if there is none. It is called again where another server took the revision
+        meanwhile.
         """
         key = {"policy": policy, "version": version, "server": server}
         try:
@@ -316,7 +340,8 @@ class LoomDB:
             return self.share_evidence(policy, version, server, document)  # another one took the revision
 
     def evidence_revision(self, policy: str) -> tuple[int, int]:
-        """The newest revision, and how many documents there are: while both stay, nothing was changed."""
+        """(newest revision, number of documents) of a policy, (0, 0) without any: while both stay, nothing was
+        changed."""
         rows = MonitorEvidenceRow
         with self._reading() as session:
             newest, count = session.execute(
@@ -325,13 +350,17 @@ class LoomDB:
         return newest or 0, count
 
     def shared_evidence(self, policy: str) -> list[MonitorEvidence]:
-        """What all servers have shared about a policy's versions, in the order in which servers came."""
+        """What all servers have shared about a policy's versions, one record for each server and version.
+
+        They are sorted by the servers' numbers, then by version; empty where nothing was shared.
+        """
         rows = MonitorEvidenceRow
         query = select(rows).where(rows.policy == policy).order_by(rows.number, rows.version)
         return self._all(query, MonitorEvidence)
 
     def forget_evidence(self, policy: str, version: str) -> None:
-        """Drop what all servers have shared about a version: it begins anew."""
+        """Remove what all servers have shared about a version, so that its evidence begins anew; nothing where there is
+        none."""
         rows = MonitorEvidenceRow
         with self._writing() as session:
             session.execute(delete(rows).where(rows.policy == policy, rows.version == version))
@@ -345,9 +374,10 @@ class LoomDB:
     # --- audit anchors and events ---------------------------------------------------------------------------------
 
     def append_audit_anchor(self, build: Callable[[int, str], AuditAnchor]) -> AuditAnchor:
-        """Append what `build(number, digest of the statement before)` returns.
+        """Append the statement that `build(number, digest of the statement before)` returns; returns it.
 
-        It is called again where another process was faster.
+        The first has the number 1, and 64 zeros for the digest before it. `build` is called again, with the next
+        number, where another process was faster.
         """
         while True:
             try:
@@ -361,12 +391,12 @@ class LoomDB:
                 continue
 
     def audit_anchors(self, after: int = 0, limit: int | None = None) -> list[AuditAnchor]:
-        """Statements about audit chains with a number above `after`, oldest first."""
+        """Statements about audit chains with a number above `after`, oldest first: `limit` of them, or all for None."""
         query = select(AuditAnchorRow).where(AuditAnchorRow.number > after).order_by(AuditAnchorRow.number)
         return self._all(query.limit(limit), AuditAnchor)
 
     def newest_audit_anchor(self, server: str | None = None, kind: str | None = None) -> AuditAnchor | None:
-        """The last statement, about one chain or of one kind where they are given."""
+        """The last statement, about one chain or of one kind where they are given; None where there is none."""
         query = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc())
         if server is not None:
             query = query.where(AuditAnchorRow.server == server)
@@ -375,7 +405,11 @@ class LoomDB:
         return self._first(query, AuditAnchor)
 
     def audit_chains(self, policy: str | None = None) -> list[AuditChain]:
-        """Every chain whose head was ever anchored, of one policy if named, those known longest first."""
+        """Every chain whose head was ever anchored, of one policy if named, those known longest first.
+
+        Raises:
+            ValueError, KeyError, TypeError: when a statement was changed by hand so that it cannot be read.
+        """
         found = {head.server: _chain_of(head) for head in self.audit_heads()}
         ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
         newest = select(AuditAnchorRow).where(AuditAnchorRow.number.in_(ends.group_by(AuditAnchorRow.server)))
@@ -386,7 +420,7 @@ class LoomDB:
         return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
 
     def audit_heads(self, server: str | None = None) -> list[AuditHead]:
-        """Heads kept before there were anchors, oldest first."""
+        """Heads that were kept before there were anchors, oldest first, of one chain (`POLICY/CHAIN`) if named."""
         query = select(AuditHeadRow).order_by(AuditHeadRow.id)
         return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead)
 
@@ -395,7 +429,8 @@ class LoomDB:
         return self._insert(EventRow(kind=kind, data=dict(data), created=now()), Event)
 
     def add_event(self, kind: str, data: Mapping[str, Any], place: str) -> bool:
-        """Append an event that takes a place; False where another has taken it."""
+        """Append an event under `place`, a text that only one event can have; False, and nothing, where one has it
+        already."""
         try:
             self._insert(EventRow(kind=kind, data=dict(data), place=place, created=now()), Event)
         except IntegrityError:
@@ -403,16 +438,16 @@ class LoomDB:
         return True
 
     def latest_event(self, kind: str) -> Event | None:
-        """The newest event of a kind."""
+        """The newest event of a kind; None where there is none."""
         return self._first(select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()), Event)
 
     def events(self, kind: str | None = None) -> list[Event]:
-        """Events, oldest first, of one kind if named."""
+        """All events, oldest first, of one kind if named; empty where there are none."""
         query = select(EventRow).order_by(EventRow.id)
         return self._all(query if kind is None else query.where(EventRow.kind == kind), Event)
 
     def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
-        """The newest events of these kinds about a policy, newest first; all of them without a limit."""
+        """The newest events of these kinds whose data name a policy, newest first: `limit` of them, or all for None."""
         is_about = EventRow.data["policy"].as_string() == policy
         query = select(EventRow).where(EventRow.kind.in_(kinds), is_about).order_by(EventRow.id.desc()).limit(limit)
         return self._all(query, Event)

@@ -17,7 +17,9 @@ WRITES = "loomrl_writes"  # execution option of the engine that writing transact
 
 
 def make_engine(url: str, wait_seconds: int = BUSY_SECONDS) -> Engine:
-    """An engine for a SQLAlchemy URL, which waits so long for a lock, or for a server to answer.
+    """An engine for a SQLAlchemy URL. The file of a SQLite database is made; no other database is asked yet.
+
+    `wait_seconds` is how long its connections wait for a lock of SQLite, or for a server to answer.
 
     Raises:
         ConfigError: when the URL is not one, or its driver is not installed.

@@ -14,10 +14,12 @@ _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
 
 
 def ensure_schema(engine: Engine) -> None:
-    """Migrate unless the database is current already, which one query tells.
+    """Bring the schema to the newest revision; nothing is done where it is there. One process migrates, others wait.
 
     Raises:
-        ServiceError: when the database was made by a newer LoomRL.
+        ServiceError: when the database was made by a newer LoomRL; it is left as it is.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached, or refuses a migration.
+        TimeoutError: when another process migrates a SQLite file for more than two minutes.
     """
     with engine.connect() as connection:
         if current_revision(connection) == HEAD:
@@ -29,7 +31,11 @@ def ensure_schema(engine: Engine) -> None:
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The schema's revision; None in an empty database."""
+    """The schema's revision, such as "0007"; None in an empty database.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: when the database cannot be reached or fails.
+    """
     try:
         with connection.begin_nested() if connection.in_transaction() else connection.begin():
             return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

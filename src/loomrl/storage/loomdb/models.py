@@ -45,7 +45,7 @@ class Created:
 
 
 class Numbered:
-    """Rows with a number of their own, in the order in which they came."""
+    """Rows with a number of their own, `id`: higher for those that came later."""
 
     id: Mapped[int] = mapped_column(primary_key=True)
 
@@ -179,7 +179,7 @@ class MonitorEvidenceRow(Base):
 
 
 class EventRow(Numbered, Created, Base):
-    """A row for each event of a trace."""
+    """A row for each event: its kind, its JSON data and its time; `place` is unique where it is not null."""
 
     __tablename__ = "events"
 

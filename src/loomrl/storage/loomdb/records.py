@@ -24,7 +24,7 @@ class EnvironmentRecord(Document):
 
 
 class SnapshotRecord(Document):
-    """A line of the list of snapshots."""
+    """One snapshot as it is listed: its digest, the name and version of its environment, and when it was recorded."""
 
     digest: str
     name: str
@@ -33,7 +33,7 @@ class SnapshotRecord(Document):
 
 
 class LineageEdge(Document):
-    """One statement of the lineage graph."""
+    """One statement of the lineage graph: `subject` - `predicate` - `object`, both nodes written `kind:id`."""
 
     subject: str
     predicate: str
@@ -42,14 +42,14 @@ class LineageEdge(Document):
 
 
 class Deployment(Document):
-    """A version took a role, such as `champion`."""
+    """The record of a version that took a role, such as `champion`."""
 
     policy: str
     version: str
     role: str
-    run_id: str | None
+    run_id: str | None  # the run, or command, that gave it the role
     reason: str
-    created: datetime
+    created: datetime  # when it took the role
 
 
 class Approval(Document):
@@ -87,14 +87,15 @@ class AuditChain(Document):
 
     server: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept yet
-    segment: str
+    segment: str  # of the head, as are these two:
     sequence: int
-    digest: str
+    digest: str  # the record's hash
     anchored: datetime
 
 
 class AuditHead(Document):
-    """The head of a server's audit chain, as it was kept before there were anchors."""
+    """The head of a server's audit chain, its last record's segment, sequence and hash (`digest`), as it was kept
+    before there were anchors."""
 
     server: str
     segment: str
@@ -109,10 +110,10 @@ class Control(Document):
     """What a person set for a policy's servers: an override, the plan, the kill switch. `document` None: lifted."""
 
     policy: str
-    name: str
+    name: str  # what it is about: "plan", "kill_switch", "override" or "override/AGENT"
     revision: int  # one more than the newest that was known where it was set: the newest is in force
     document: Json | None
-    actor: str
+    actor: str  # who set it
     reason: str
     created: datetime  # by the clock of the host where it was set: for people, it orders nothing
     made_from: int | None = None  # while LoomDB has not numbered it: LoomDB's newest revision known where it was set
@@ -120,20 +121,27 @@ class Control(Document):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its place among a host's revisions: those LoomDB numbered, and what was set on top of each since."""
+        """(LoomDB's newest revision known to it, how many orders the host set on top of that), to compare orders by.
+
+        The second is 0, and the first its own revision, once LoomDB has numbered it.
+        """
         return (self.revision, 0) if self.made_from is None else (self.made_from, self.revision - self.made_from)
 
     @property
     def identity(self) -> str:
-        """Of the order, however it is numbered: 16 hexadecimal digits."""
+        """16 hexadecimal digits that name the order: equal in all its copies, however each is numbered."""
         return sha256(canonical_json(self.model_dump(mode="json", exclude=set(_OF_A_COPY))))[:16]
 
     def is_same_order(self, other: "Control") -> bool:
-        """Whether both are one order, however it is numbered."""
+        """Whether both are copies of one order; these may differ in `revision`, `made_from` and `replaces` alone."""
         return {**vars(self), **_OF_A_COPY} == {**vars(other), **_OF_A_COPY}
 
     def is_set_with_knowledge_of(self, other: "Control") -> bool:
-        """Whether another order was known where this one was set. Of orders that do not say so, numbers decide."""
+        """Whether `other` was known where this order was set.
+
+        `replaces` says so. Where an older LoomRL set it, which kept no such list, the order with the lower `place`
+        counts as known, unless it was not numbered yet and this one was.
+        """
         if self.replaces is not None:
             return other.identity in self.replaces
         if other.replaces is not None and self.identity in other.replaces:
@@ -145,14 +153,14 @@ _OF_A_COPY = {"revision": 0, "made_from": None, "replaces": None}  # what may di
 
 
 class MonitorEvidence(Document):
-    """What one server's monitors have gathered about one version."""
+    """What one server's monitors have gathered about one version of a policy, as it was shared last."""
 
     policy: str
     version: str
     server: str
     number: int  # of the server among those of the policy, from 1 on
     revision: int  # of all documents of the policy
-    document: Json
+    document: Json  # as `loomrl.serving.guardian.exchange` wrote it
     created: datetime
 
 

@@ -50,7 +50,15 @@ def _client(uri: str) -> Any:
 
 @contextmanager
 def mlflow_client(uri: str) -> Iterator[Any]:
-    """A client; whatever MLflow or its database raise becomes a `ServiceError` that names the URI and the fix."""
+    """An `MlflowClient` for the URI, which has answered once; errors in the block are those of MLflow.
+
+    Raises:
+        ServiceError: for whatever MLflow, its database or the network raises, in the block too: it names the URI and
+            the
+            fix. Other errors pass.
+        ArtifactError: when LOOMRL_HOME cannot be made or written, or holds logins that cannot be read.
+        TimeoutError: when another process makes MLflow's tables for more than two minutes.
+    """
     try:
         yield _client(uri)
     except (LoomRLError, AssertionError):
@@ -93,12 +101,18 @@ def _without_password(uri: str) -> str:
 
 
 def absent_is_none() -> AbstractContextManager[None]:
-    """Swallow exactly MLflow's 'there is no such thing'; the caller returns its empty value after the block."""
+    """Swallow exactly MLflow's 'there is no such thing'; the caller returns its empty value after the block.
+
+    All other errors of the block pass.
+    """
     return _passing_over(_ABSENT)
 
 
 def present_is_fine() -> AbstractContextManager[None]:
-    """Swallow exactly MLflow's 'there is such a thing already'; the caller goes on with that after the block."""
+    """Swallow exactly MLflow's 'there is such a thing already'; the caller goes on with that after the block.
+
+    All other errors of the block pass.
+    """
     return _passing_over(("RESOURCE_ALREADY_EXISTS",))
 
 

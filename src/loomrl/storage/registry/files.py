@@ -38,23 +38,27 @@ class PolicyVersion(Document):
     policy: str
     version: str
     run_id: str  # the life-cycle run that registered it
-    tags: dict[str, str]
+    tags: dict[str, str]  # of MLflow, as they were read
     source: str  # where its files lie, as the registry names it
     created: str  # ISO 8601, UTC
 
     @property
     def digest(self) -> str:
-        """SHA-256 over `policy.onnx` and `manifest.json`."""
+        """SHA-256 over the digests of `policy.onnx` and `manifest.json`, as its tag says; empty without the tag."""
         return self.tags.get(DIGEST, "")
 
     @property
     def sums_sha256(self) -> str:
-        """SHA-256 of the list of all its files' digests."""
+        """SHA-256 of `SHA256SUMS`, the list of all its files' digests, as its tag says; empty without the tag."""
         return self.tags.get(SUMS_DIGEST, "")
 
 
 def export_digest(folder: Path) -> str:
-    """What makes two versions the same: SHA-256 over the digests of `policy.onnx` and `manifest.json`."""
+    """What makes two versions the same: SHA-256 over the digests of `policy.onnx` and `manifest.json`, 64 hex digits.
+
+    Raises:
+        ArtifactError: when one of these files is missing or cannot be read.
+    """
     return sha256(canonical_json({name: sha256_file(folder / name) for name in _IDENTITY}))
 
 
@@ -62,7 +66,7 @@ def verify_version(folder: Path, version: PolicyVersion) -> None:
     """Check files against the digests recorded in the registry when the version was made.
 
     Raises:
-        ArtifactError: naming what differs.
+        ArtifactError: naming the file that differs, is missing or was added, or cannot be read.
     """
     name = f"{version.policy}@{version.version}"
     if _sums_digest(folder) != version.sums_sha256:
@@ -93,7 +97,13 @@ def _listed_digest(folder: Path) -> str | None:
 
 
 def add_signature(folder: Path, version: PolicyVersion) -> None:
-    """Put the signature that was made after a version was registered beside its verified files, where there is one."""
+    """Write the signature that was made after a version was registered, where its tag holds one, beside its files.
+
+    The files must be verified already. Does nothing where the signature is there.
+
+    Raises:
+        ArtifactError: when it cannot be written.
+    """
     signature = version.tags.get(SIGNATURE_TAG, "").encode()
     path = folder / SIGNATURE
     if signature and not (path.is_file() and path.read_bytes() == signature):
@@ -101,7 +111,7 @@ def add_signature(folder: Path, version: PolicyVersion) -> None:
 
 
 def local_source(version: PolicyVersion) -> Path | None:
-    """The folder of a version's files, where the artifact store is a folder of this machine."""
+    """The folder of a version's files on this machine, as `local_folder` says; None where the store is elsewhere."""
     return local_folder(version.source)
 
 
@@ -109,7 +119,11 @@ def local_folder(uri: str) -> Path | None:
     """The folder an artifact URI means on this machine; None where only a server or an object store has it.
 
     A tracking server started by `make up` serves `LOOMRL_HOME/mlartifacts` as `mlflow-artifacts:/`. What was
-    registered through it must stay readable when it is down and the same database is used directly.
+    registered through it must stay readable when it is down and the same database is used directly. The folder of such
+    a URI is there; that of a path or a `file:` URI need not be.
+
+    Raises:
+        ConfigError: when an `mlflow-artifacts:` URI leads out of the home.
     """
     place = urlsplit(uri)
     if place.scheme == "":
@@ -127,7 +141,7 @@ def validate_location(uri: str) -> None:
     there, or look up another place.
 
     Raises:
-        ArtifactError: naming it.
+        ArtifactError: naming the place.
     """
     place = urlsplit(uri)
     if place.scheme in _ELSEWHERE or (place.scheme == "mlflow-artifacts" and place.netloc):
@@ -144,13 +158,13 @@ def served_folder(uri: str) -> Path:
 
 
 def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:
-    """Copy a version's files from a folder of this machine, if it is one that holds them.
+    """Copy a version's files from a folder of this machine, if it is one that holds them, to `target`; returns that.
 
     Whoever writes to MLflow says which folder that is: nothing else of it is read, and nothing copied, unless its list
     of files is the registered one, and names graph and manifest of the version.
 
     Raises:
-        ArtifactError: when the folder is another, or cannot be read.
+        ArtifactError: when the folder is another, or cannot be read; some files may be in `target` then.
     """
     name = f"{version.policy}@{version.version}"
     if _sums_digest(source) != version.sums_sha256 or _listed_digest(source) != version.digest:
@@ -168,7 +182,7 @@ def copy_files(version: PolicyVersion, source: Path, target: Path) -> Path:
 
 
 def is_intact(folder: Path, version: PolicyVersion) -> bool:
-    """Whether a folder holds exactly the registered files."""
+    """Whether a folder holds exactly the registered files; False also where one cannot be read."""
     try:
         verify_version(folder, version)
     except ArtifactError:
@@ -177,7 +191,14 @@ def is_intact(folder: Path, version: PolicyVersion) -> bool:
 
 
 def stage_export(folder: Path, staged: Path, policy: str, mlflow_run_id: str) -> Path:
-    """Copy an export folder, check it against its own manifest, add `MLmodel`, sign and manifest the whole."""
+    """Copy an export folder to `staged`, check the copy against its `SHA256SUMS`, add `MLmodel`, sign all of it and
+    write `SHA256SUMS` anew; returns `staged`.
+
+    Raises:
+        ArtifactError: when a file is missing, was changed or is of a kind that no version holds, or the manifest names
+            another policy.
+        ConfigError: when this installation has no key to sign with.
+    """
     shutil.copytree(folder, staged)
     _verify_listed(staged)
     write_atomic(staged / _MLMODEL, _mlmodel(mlflow_run_id))

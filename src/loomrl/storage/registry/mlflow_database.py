@@ -23,10 +23,13 @@ _WRITE_SECONDS = 60.0  # that another process may take to make the tables
 
 
 def ensure_tables(uri: str) -> None:
-    """Make MLflow's tables in the file of a SQLite URI unless any table there holds a row; else nothing is touched.
+    """Make MLflow's tables, all or none, in the file of a SQLite URI; its folder and file are made too.
+
+    Nothing is touched where a table of the file holds a row, nor for the URI of a server or of another database.
 
     Raises:
         sqlite3.DatabaseError: when the file is no database, or stays locked.
+        OSError: when the file's folder cannot be made.
     """
     parsed = make_url(uri)
     if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):

@@ -25,7 +25,14 @@ def start_run(
     params: Mapping[str, Any] | None = None,
     uri: str | None = None,
 ) -> str:
-    """Begin the MLflow run of a life cycle in the experiment `loomrl/POLICY`; returns MLflow's run id."""
+    """Begin the MLflow run of a life cycle in the experiment `loomrl/POLICY`, made if need be; returns MLflow's run id.
+
+    Values of `params` are logged as text, at most 6,000 characters of each. `uri` is MLflow's; None: that of the
+    environment, else SQLite under the home.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails; a run may have begun, without all its parameters.
+    """
     uri = uri or tracking_uri()
     with mlflow_client(uri) as client:
         run = client.create_run(
@@ -37,7 +44,11 @@ def start_run(
 
 
 def find_run(policy: str, run_id: str, uri: str | None = None) -> str | None:
-    """MLflow's run id of a life-cycle run; None when it has none."""
+    """MLflow's run id of a life-cycle run; None when it has none.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     with mlflow_client(uri or tracking_uri()) as client:
         experiment = client.get_experiment_by_name(f"loomrl/{policy}")
         if experiment is None:
@@ -47,7 +58,11 @@ def find_run(policy: str, run_id: str, uri: str | None = None) -> str | None:
 
 
 def log_metrics_batch(mlflow_run_id: str, rows: Iterable[Metric], uri: str | None = None) -> None:
-    """Log metrics `(key, value, step, timestamp_ms)`, a thousand a call: one at a time costs 20-40 ms each."""
+    """Log metrics `(key, value, step, timestamp_ms)`, a thousand a call: one at a time costs 20-40 ms each.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails; the thousands before it are logged.
+    """
     from mlflow.entities import Metric as Entity
 
     entities = [Entity(key, float(value), timestamp_ms, step) for key, value, step, timestamp_ms in rows]
@@ -57,7 +72,11 @@ def log_metrics_batch(mlflow_run_id: str, rows: Iterable[Metric], uri: str | Non
 
 
 def log_values(mlflow_run_id: str | None, values: Mapping[str, float], uri: str | None = None) -> None:
-    """Log single values at step 0, now; does nothing for a run that has no MLflow run."""
+    """Log single values at step 0, now; does nothing where the run has no MLflow run (None).
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     if mlflow_run_id is not None:
         timestamp_ms = int(datetime.now(UTC).timestamp() * 1_000)
         log_metrics_batch(mlflow_run_id, [(key, value, 0, timestamp_ms) for key, value in values.items()], uri)
@@ -66,10 +85,11 @@ def log_values(mlflow_run_id: str | None, values: Mapping[str, float], uri: str 
 def log_artifacts(
     mlflow_run_id: str, folder_or_file: Path, artifact_path: str | None = None, uri: str | None = None
 ) -> None:
-    """Copy a folder's files, or one file, into the run's artifacts.
+    """Copy a folder's files, or one file, into the run's artifacts, below `artifact_path` if given.
 
     Raises:
-        ArtifactError: when it is missing, or MLflow says that artifacts go to a host of its choice.
+        ArtifactError: when it is missing, or MLflow says that artifacts go to a host of its choice; nothing is copied.
+        ServiceError: when MLflow cannot be reached or fails; some files may be there.
     """
     if not folder_or_file.exists():
         raise ArtifactError(f"{folder_or_file} is missing; run the stage that writes it")
@@ -97,7 +117,11 @@ def _copy_into(store: Path | None, folder_or_file: Path, artifact_path: str | No
 
 
 def set_tags(mlflow_run_id: str, tags: Mapping[str, str], uri: str | None = None) -> None:
-    """Set tags on a run."""
+    """Set tags on a run; values they had are replaced.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     from mlflow.entities import RunTag
 
     with mlflow_client(uri or tracking_uri()) as client:
@@ -105,7 +129,11 @@ def set_tags(mlflow_run_id: str, tags: Mapping[str, str], uri: str | None = None
 
 
 def finish_run(mlflow_run_id: str, status: str = "FINISHED", uri: str | None = None) -> None:
-    """End a run: `FINISHED`, `FAILED` or `KILLED`."""
+    """End a run now, with the status `FINISHED`, `FAILED` or `KILLED`.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     with mlflow_client(uri or tracking_uri()) as client:
         client.set_terminated(mlflow_run_id, status)
 

@@ -29,7 +29,10 @@ class AboutOthers(ArtifactError):
 
 
 class Statement(Document):
-    """What every statement names: the version, and all its files."""
+    """A signed statement about a version and all its files, kept as a tag of that version.
+
+    A subclass says what is stated, and names the tag.
+    """
 
     policy: str
     version: str
@@ -62,13 +65,19 @@ class Statement(Document):
         return found
 
     def sign(self, registry: "Registry", version: PolicyVersion) -> None:
-        """Sign it and put it beside the version that it is about."""
+        """Sign it and set it as a tag of the version that it is about, in place of the former one of its kind.
+
+        Raises:
+            ConfigError: when this installation has no key to sign with.
+            ServiceError: when MLflow cannot be reached or fails; the former statement stays.
+        """
         text = sign_envelope(self.to_bytes(), _payload_type(type(self))).to_bytes().decode()
         registry.set_tag(version, self.TAG, text)
 
 
 class RegisteredStatement(Statement):
-    """Under which number files were registered: the signature of the files themselves names the policy alone."""
+    """That these files were registered under this number; the signature of the files themselves names the policy
+    alone."""
 
     created: str  # ISO 8601, UTC
     TAG: ClassVar[str] = STATED
@@ -101,7 +110,12 @@ _MAX_REASON = 4_000  # MLflow takes 100,000 characters, and the envelope makes m
 
 
 def state_registered(registry: "Registry", version: PolicyVersion) -> None:
-    """Sign that a version is the files that it names now; whoever calls this has registered or verified them."""
+    """Sign that a version is the files that it names now; whoever calls this has registered or verified them.
+
+    Raises:
+        ConfigError: when this installation has no key to sign with.
+        ServiceError: when MLflow cannot be reached or fails; nothing is stated then.
+    """
     RegisteredStatement(**_about(version), number=1, created=now()).sign(registry, version)
 
 
@@ -112,7 +126,7 @@ def check_registered(version: PolicyVersion, folder: Path) -> None:
     their signature, so deleting it is no way to put them under another number.
 
     Raises:
-        ArtifactError: when no signed statement says that the version is these files.
+        ArtifactError: when no signed statement says that the version is these files, or one says otherwise.
     """
     if RegisteredStatement.of(version) is not None:
         return
@@ -129,7 +143,12 @@ def check_registered(version: PolicyVersion, folder: Path) -> None:
 
 
 def state_serving(registry: "Registry", version: PolicyVersion, serving: Json) -> None:
-    """Sign how a version is served, unless that is what was signed last."""
+    """Sign how a version is served, the section `serving` of its config, unless that is what was signed last.
+
+    Raises:
+        ConfigError: when this installation has no key to sign with.
+        ServiceError: when MLflow cannot be reached or fails; nothing is stated then.
+    """
     known = if_valid(ServingStatement, version)
     if known is None or known.serving != serving:
         ServingStatement(**_about(version), number=1 + _number(known), serving=serving, created=now()).sign(
@@ -138,7 +157,15 @@ def state_serving(registry: "Registry", version: PolicyVersion, serving: Json) -
 
 
 def state_champion(registry: "Registry", version: PolicyVersion, number: int, **move: Any) -> None:
-    """Sign that a version becomes champion; `move` is what else the statement holds."""
+    """Sign that a version becomes champion, as statement `number`; `move` holds the other fields of
+    `ChampionStatement`.
+
+    `reason` is cut to 4,000 characters. The alias itself is not moved.
+
+    Raises:
+        ConfigError: when this installation has no key to sign with.
+        ServiceError: when MLflow cannot be reached or fails; nothing is stated then.
+    """
     served = if_valid(ServingStatement, version)
     serving = None if served is None else served.serving
     move["reason"] = move["reason"][:_MAX_REASON]
@@ -146,15 +173,24 @@ def state_champion(registry: "Registry", version: PolicyVersion, number: int, **
 
 
 def was_champion(registry: "Registry", version: PolicyVersion) -> bool:
-    """Whether a statement about it, or about the champion that replaced it, says so; whatever tags say where no
-    statement about the policy was ever signed."""
+    """Whether a valid statement says that a version was champion: its own, or that of the champion that replaced it.
+
+    True for every version where the policy has no valid statement about any champion.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     found = [if_valid(ChampionStatement, one) for one in registry.versions(version.policy)]
     known = [one for one in found if one is not None]
     return not known or any(version.version in (one.version, one.before) for one in known)
 
 
 def newest_number(registry: "Registry", policy: str) -> int:
-    """Of the statements that some version of a policy became champion; 0 before the first."""
+    """The highest number of a policy's valid champion statements; 0 where there are none.
+
+    Raises:
+        ServiceError: when MLflow cannot be reached or fails.
+    """
     return max((_number(if_valid(ChampionStatement, one)) for one in registry.versions(policy)), default=0)
 
 
@@ -167,7 +203,8 @@ def _payload_type(kind: type[Statement]) -> str:
 
 
 def if_valid(kind: type[T], version: PolicyVersion) -> T | None:
-    """What was signed of a version; None also where it does not hold."""
+    """The statement of this kind about a version; None where there is none, and where it does not hold: never raises
+    `ArtifactError`."""
     try:
         return kind.of(version)
     except ArtifactError:

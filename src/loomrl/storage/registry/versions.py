@@ -36,7 +36,12 @@ WILL_BE_STATED = "loomrl.will_be_stated"  # from before its number is known, whi
 
 
 class Registry:
-    """Policy versions and their aliases. Holds no connection until it is used."""
+    """Policy versions and their aliases in MLflow, which is asked when a method is called: every method raises
+    `ServiceError` when MLflow cannot be reached or fails.
+
+    Args:
+        uri: MLflow's tracking URI; None: that of the environment, else SQLite under the home.
+    """
 
     def __init__(self, uri: str | None = None) -> None:
         self.tracking_uri = uri or tracking_uri()
@@ -51,7 +56,10 @@ class Registry:
         Raises:
             ArtifactError: when a file is missing or was changed, is of a kind that no version holds, or names another
                 policy.
-            ServiceError: when MLflow cannot be reached.
+            ConfigError: when this installation has no key to sign with.
+            ServiceError: when MLflow cannot be reached. A version that it made without the signed statement is passed
+                over by the next call.
+            TimeoutError: when another process registers this policy for more than ten minutes.
         """
         digest = export_digest(folder)
         with named_lock(f"register-{policy}", timeout_seconds=600):  # one at a time on this machine
@@ -83,7 +91,7 @@ class Registry:
         return self.require(policy, version.version)
 
     def get(self, policy: str, alias_or_version: str) -> PolicyVersion | None:
-        """One version by number or alias; None when there is none."""
+        """One version by number or alias; None when there is no such version, alias or policy."""
         with self._calls() as client, absent_is_none():
             if str(alias_or_version).isdecimal():
                 return _version(client.get_model_version(policy, str(alias_or_version)))
@@ -103,7 +111,7 @@ class Registry:
         raise ConfigError(f"{policy}@{alias_or_version} is not registered; versions: {known}; aliases: {aliases}")
 
     def policies(self) -> list[str]:
-        """The names of all policies that have a registered model."""
+        """The names of all policies that have a registered model, sorted."""
         with self._calls() as client:
             return sorted(model.name for model in _pages(client.search_registered_models))
 
@@ -114,7 +122,7 @@ class Registry:
             return sorted((_version(version) for version in found), key=lambda version: int(version.version))
 
     def aliases(self, policy: str) -> dict[str, str]:
-        """Alias -> version; empty for a policy that is not registered."""
+        """Alias -> number of the version it names; empty for a policy that is not registered."""
         with self._calls() as client, absent_is_none():
             found = client.get_registered_model(policy).aliases
             return {alias: str(version) for alias, version in sorted(found.items())}
@@ -163,7 +171,7 @@ class Registry:
                 client.set_registered_model_alias(policy, alias, version)
 
     def set_tag(self, version: PolicyVersion, key: str, value: str) -> None:
-        """Set a tag on a version."""
+        """Set a tag on a version, in place of a value that it had; `version.tags` stays as it was read."""
         with self._calls() as client:
             client.set_model_version_tag(version.policy, version.version, key, value)
 
@@ -173,7 +181,9 @@ class Registry:
             client.delete_model_version_tag(version.policy, version.version, key)
 
     def download(self, version: PolicyVersion, destination: Path) -> Path:
-        """Fetch a version's files into `destination`, verified; a verified copy already there is kept.
+        """Fetch a version's files into `destination`, verified, and return it; a verified copy already there is kept.
+
+        Anything else there is replaced once the new files are verified; where that fails it stays.
 
         Raises:
             ArtifactError: when the store lost, changed or added a file.

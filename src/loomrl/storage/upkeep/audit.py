@@ -30,7 +30,15 @@ UNREFERENCED = "closed, and no decision in it is of a version still kept"
 
 
 def audit_garbage(registry: Registry, audit_days: int | None) -> Iterator[Garbage]:
-    """The segments that may go, oldest first within each chain."""
+    """The segments of audit logs that may go, oldest first within each chain; of a chain that is damaged none.
+
+    `audit_days`: segments that are older may go unless they hold decisions of a version that has an alias; None: only
+    those that hold decisions of no registered version.
+
+    Raises:
+        ServiceError: when LoomDB or MLflow cannot be reached.
+        ConfigError: for a compacted segment where pyarrow is not installed.
+    """
     folders = chains()
     if not folders:
         return

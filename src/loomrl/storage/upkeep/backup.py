@@ -31,8 +31,8 @@ class BackupReport(Document):
 
     folder: str
     num_files: int
-    num_bytes: int
-    num_versions: int
+    num_bytes: int  # of all files
+    num_versions: int  # of policies, whole and verified
     notes: list[str]  # what it does not hold, and what to do about it
     damaged: list[str]  # what was corrupt in the original already; the rest of the backup is good
 
@@ -43,6 +43,7 @@ def back_up(folder: Path) -> BackupReport:
     Raises:
         ConfigError: when the folder exists and is not empty, or lies inside LOOMRL_HOME.
         ArtifactError: when a database is corrupt. Corrupt versions and audit logs are reported in `damaged`.
+        ServiceError: when a database cannot be copied or reached.
     """
     folder = folder.resolve()
     _check_target(folder)

@@ -18,7 +18,12 @@ from loomrl.system.home import home, project_root
 
 
 def cache_garbage() -> Iterator[Garbage]:
-    """Unused entries of the project's own cache. A cache shared with other projects is left alone."""
+    """Unused entries of the project's own DVC cache; none outside a project. One shared with others is left alone.
+
+    Raises:
+        ServiceError: when DVC cannot say what is used.
+        ArtifactError: when the list of a cached folder, or a run's record, is damaged.
+    """
     try:
         root = project_root()
     except ConfigError:

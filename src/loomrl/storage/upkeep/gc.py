@@ -31,6 +31,7 @@ def quiet_project() -> Iterator[None]:
 
     Raises:
         ConfigError: when one does.
+        ArtifactError: when a run's record cannot be read.
     """
     try:
         with FileLock(home() / "project.lock", timeout=0):
@@ -43,7 +44,15 @@ def quiet_project() -> Iterator[None]:
 
 
 def find_garbage(days: int = 7, audit_days: int | None = None) -> list[Garbage]:
-    """Everything that may be freed, largest first within its kind."""
+    """Everything that may be freed, largest first within its kind; segments of audit logs in their order.
+
+    `days` is how long checkpoints, restored sources and the files of runs must have been unchanged. `audit_days` is as
+    in `loomrl.storage.upkeep.audit.audit_garbage`. Nothing is removed.
+
+    Raises:
+        ServiceError: when MLflow or LoomDB cannot be reached, or DVC fails.
+        ArtifactError: when a run's record or an entry of DVC's cache is damaged.
+    """
     registry = Registry()
     oldest = time.time() - days * 86_400
     parts: list[Callable[[], Iterator[Garbage]]] = [
@@ -65,7 +74,8 @@ def remove(found: list[Garbage]) -> None:
     """Remove what was found; a segment of an audit log only after its end was anchored (see `upkeep.audit`).
 
     Raises:
-        ArtifactError: naming what could not be removed; the rest of the list is untouched.
+        ArtifactError: naming what could not be removed; what stood before it is gone, what follows is untouched.
+        ServiceError: when LoomDB, where the removal of a segment is stated first, cannot be reached; likewise.
     """
     for item in found:
         if item.before_removal is not None:

@@ -11,11 +11,11 @@ from loomrl.types import Json
 class Garbage:
     """A file or folder nothing needs, and why."""
 
-    kind: str
+    kind: str  # such as "checkpoints" or "audit segment"
     path: str
-    num_bytes: int
-    reason: str
-    before_removal: Callable[[], None] | None = None
+    num_bytes: int  # with all files below a folder
+    reason: str  # why nothing needs it
+    before_removal: Callable[[], None] | None = None  # called before it goes; where that raises, it must stay
 
     @classmethod
     def of(cls, kind: str, path: Path, reason: str, before_removal: Callable[[], None] | None = None) -> "Garbage":
@@ -28,7 +28,7 @@ class Garbage:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
+    """Bytes of a file, or of all files below a folder; raises `OSError` where there is none."""
     if not path.is_dir():
         return path.lstat().st_size
     return sum(one.lstat().st_size for one in path.rglob("*") if one.is_file())

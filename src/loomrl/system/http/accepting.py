@@ -15,7 +15,12 @@ _RETRY_SECONDS = 0.1  # after a failure, such as too many open files
 
 
 class Acceptor:
-    """Accepts for this process; `has_more` says whether another worker has fewer connections."""
+    """Accepts the connections of a listening socket in the running event loop, for one of several workers that share
+    it.
+
+    `protocol` makes the protocol of each. `has_more` says whether this worker has more connections than another; it
+    then leaves a new one to the others for 2 ms. A failure to accept is logged, and tried again after 0.1 s.
+    """
 
     def __init__(
         self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], has_more: Callable[[], bool]

@@ -20,10 +20,10 @@ TAKES_PART, LOOKS, RUNS = (RouteGuard(role, of_people=True) for role in (DECIDE,
 
 
 def check_role(scope: Scope, tokens: Tokens, guard: RouteGuard) -> None:
-    """Demand a token with a guard's role; who operates may do everything.
+    """Demand that a request shows a token with a guard's role, or one that may operate; without any tokens all may.
 
     Raises:
-        Problem: 401, 403.
+        Problem: 401 without a token that is known, 403 for one of another role.
     """
     if not guard.is_closed(tokens):
         return

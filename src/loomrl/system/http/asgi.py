@@ -22,7 +22,7 @@ _JSON_HEADER = (b"content-type", JSON)
 
 
 class ClientGone(Exception):
-    """The client went away before its request was whole."""
+    """Raised where a client went away before its request was whole: nobody waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,11 @@ class Response:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON response; documents within the value become what they are in JSON."""
+    """A JSON response; documents within the value become what they are in JSON, NaN null.
+
+    Raises:
+        TypeError: for a value that JSON cannot hold.
+    """
     return Response(orjson.dumps(value, default=Document.to_json, option=orjson.OPT_NON_STR_KEYS), status)
 
 
@@ -46,7 +50,7 @@ def as_problem(status: int, message: str, headers: dict[str, str] | None = None)
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """A request header's value, or the empty text."""
+    """The value of a request's header, the first of its name, which is in lower case; empty where there is none."""
     for key, value in scope["headers"]:
         if key == name:
             found: str = value.decode("latin-1")
@@ -55,11 +59,12 @@ def header(scope: Scope, name: bytes) -> str:
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body, unpacked where it is compressed.
+    """The whole body of a request, unpacked where it is compressed.
 
     Raises:
         Problem: 413 as soon as it is larger than `max_bytes`, packed or not; 415 for an unknown compression, 400 for a
             damaged one.
+        ClientGone: when the client goes away before the body is whole.
     """
     message = await receive()
     body = message.get("body", b"")
@@ -78,13 +83,14 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
 
 
 def check_length(scope: Scope, max_bytes: int) -> int:
-    """Refuse a body before it comes that says it is too large, or is offered in another protocol; returns its bytes, as
-    far as they are said.
+    """Refuse, before it comes, a body that says it is too large, and one behind an offer of another protocol
+    (`Upgrade`).
 
-    The parser reads no body behind such an offer: what was sent would be taken for nothing.
+    Returns the bytes that its `Content-Length` says, 0 without one. The parser reads no body behind such an offer: what
+    was sent would be taken for nothing.
 
     Raises:
-        Problem: 413, 400.
+        Problem: 413 for too large a body, 400 for the offer.
     """
     num_bytes = check_size(header(scope, b"content-length") or 0, max_bytes)
     offers = "upgrade" in header(scope, b"connection").lower() and header(scope, b"upgrade")
@@ -97,7 +103,8 @@ def check_size(length: str | bytes | int, max_bytes: int) -> int:
     """Refuse a body of more bytes than are read; returns how many a `Content-Length` says.
 
     Raises:
-        Problem: 413.
+        Problem: 413, for more than `max_bytes`.
+        ValueError: for a length that is no whole number.
     """
     num_bytes = int(length)
     if num_bytes > max_bytes:
@@ -111,14 +118,15 @@ def has_body(scope: Scope) -> bool:
 
 
 def unread(scope: Scope, response: Response) -> Response:
-    """A refusal of a request whose body is not read: unless that has come, nothing more is read of its connection."""
+    """The response to a request that is answered without its body being read: where that has not come in full, with the
+    header that closes the connection after it."""
     if scope.get(WHOLE) or not has_body(scope):
         return response
     return replace(response, headers={**response.headers, **CLOSE})
 
 
 def packed(scope: Scope, response: Response) -> Response:
-    """The response in the encoding its client prefers; as it is where that is none, or where it is short."""
+    """The response in the encoding its client prefers; as it is where that is none, or the body has less than 1 KiB."""
     if len(response.body) < MIN_BYTES or (encoding := accepted(header(scope, b"accept-encoding"))) is None:
         return response
     headers = {**response.headers, "Content-Encoding": encoding}

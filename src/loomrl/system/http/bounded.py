@@ -29,11 +29,13 @@ TRAILERS = _Dropped()
 
 
 class RequestRefused(Exception):
-    """Stops the parser, once the answer is sent."""
+    """Raised in the parser's callbacks to stop it, once the refusal is sent; it goes no further."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A subclass has the `intake` of its server."""
+    """uvicorn's protocol for one connection, held within the bounds of an `intake`, which a subclass names. uvicorn,
+    its parser and the intake call its methods; what exceeds the bounds is refused and closed, and nothing is raised but
+    `RequestRefused`, to the parser."""
 
     intake: ClassVar[Intake]
 
@@ -59,7 +61,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Whether it may be answered is settled now."""
+        """Called by the parser when a request's headers are complete: it is refused where they are too large, and else
+        handed to uvicorn.
+
+        Raises:
+            RequestRefused: to stop the parser.
+        """
         self._end_head()
         super().on_headers_complete()
         self._hand_over()
@@ -84,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._cycles = (*(one for one in self._cycles if not one.response_complete), self.cycle)
 
     def on_response_complete(self) -> None:
-        """uvicorn has answered a request, and may go on with what came meanwhile."""
+        """Called when uvicorn has answered a request: what came meanwhile is read on."""
         if self._is_refused:
             return
         super().on_response_complete()
@@ -131,19 +138,22 @@ class BoundedProtocol(HttpToolsProtocol):
         raise RequestRefused(message)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is no request; or it was refused already."""
+        """Called by uvicorn when the parser fails: refuse what came with 400, unless it was refused already."""
         self.refuse(400, msg)
 
     # --- what the transport calls ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Whoever connects has something to say, or is in the way."""
+        """Called by the transport for a new connection: from now on its client must send a request in time."""
         super().connection_made(transport)
         self._begun = self.loop.time()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Read on, as far as that is wanted."""
+        """Called by the transport with bytes that came: hand them to the parser, in pieces and within the bounds.
+
+        What comes after a refusal is thrown away.
+        """
         if self._is_refused:
             self._throw_away(len(data))
             return
@@ -221,7 +231,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.intake.hold(self, being_read + self._num_unanswered + len(self._unfed))
 
     def pause_writing(self) -> None:
-        """Its client does not take what it asked for."""
+        """Called by the transport when the client does not read its answer: it counts as slow from now on."""
         super().pause_writing()
         self.intake.note_unread_answer(self)
 
@@ -231,8 +241,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self.intake.note_read_answer(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is left of it. uvicorn tells that to the request that came last alone: those before it would write to
-        a connection that is closed, or wait for ever to hear that their sender is gone."""
+        """Called by the transport when the connection is closed: forget it, and tell all requests that wait for
+        answers.
+
+        uvicorn tells the last one alone: those before it would write to a closed connection, or wait for ever to hear
+        that their sender is gone.
+        """
         self._let_go()
         self.intake.connection_closed(self)
         super().connection_lost(exc)
@@ -242,7 +256,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cycles = ()
 
     def shutdown(self) -> None:
-        """The server stops: nobody is waited for who was refused."""
+        """Called when the server stops: close now what was refused, and anything else once it is answered."""
         self._is_stopping = True
         if self._is_refused:
             self.close()
@@ -252,7 +266,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # --- what the intake calls ------------------------------------------------------------------------------------
 
     def refuse(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        """Answer the request that is being sent, unless others wait for their answers, and close in a while."""
+        """Answer the request that is being sent with this error, and close in a while; without the answer where others
+        before it wait for theirs. A second refusal does nothing."""
         if not self._is_refused and not self.transport.is_closing():
             self.intake.count(status)
             self._leave(self.intake.answer(status, message, headers))
@@ -270,7 +285,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end()
 
     def finish(self) -> None:
-        """uvicorn has sent its last answer; where that was to a request whose body still comes, it was refused."""
+        """Called when uvicorn has sent its last answer: close, at once where the request came in full, and else in a
+        while."""
         if self._reads == NOTHING or self._is_refused:
             self.transport.close()
         else:
@@ -295,17 +311,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.body = bytearray()
 
     def close(self) -> None:
-        """Close once its answer is taken, which is not waited for for ever."""
+        """Close the connection once its answer is taken, or `answer_seconds` from now."""
         self.transport.close()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.intake.bounds.answer_seconds, self.transport.abort)
 
     def drop(self) -> None:
-        """Close at once, with what is left to send."""
+        """Close the connection at once; what is left to send is lost."""
         self.transport.abort()
 
     def seconds_left(self, now: float) -> float:
-        """Until its sender has had its time; that does not run while uvicorn answers what came before."""
+        """Seconds until the client must have sent its request in full, 0 or less when late. `now` is `loop.time()`.
+
+        The time does not run while uvicorn answers what came before.
+        """
         if self._reads != _BODY and self.cycle is not None and not self.cycle.response_complete:
             return self.intake.bounds.head_seconds
         bounds = self.intake.bounds
@@ -319,7 +338,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class CycleTransport:
-    """What uvicorn's request-response cycle has for a transport: the protocol decides how the connection ends."""
+    """What uvicorn's request-response cycle has for a transport, with `write`, `is_closing` and `close`; to close is
+    left to the protocol's `finish`."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self.write, self.is_closing = protocol.transport.write, protocol.transport.is_closing

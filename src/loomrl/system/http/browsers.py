@@ -23,7 +23,7 @@ _SHOWN = 200  # characters of a header that an answer repeats
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or name."""
+    """Whether an IP address, or the name `localhost`, is one that only this machine reaches; other names are not."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -38,10 +38,10 @@ def is_local_host(host: str) -> bool:
 
 
 def check_host(host: str) -> None:
-    """On loopback, demand that the request was meant for this machine.
+    """On loopback, demand that the request was meant for this machine, by its `Host` header.
 
     Raises:
-        Problem: 421.
+        Problem: 421, for a host that is not a name of this machine.
     """
     if not is_local_host(host):
         shown = host[:_SHOWN]
@@ -49,12 +49,12 @@ def check_host(host: str) -> None:
 
 
 def check_origin(scope: Scope, schemes: Sequence[str]) -> None:
-    """Refuse what the page of another server asks for.
+    """Refuse what the page of another server asks for, as the `Origin` header names it; without one nothing is refused.
 
     `schemes` are those under which this server's own pages are opened: `http`, and `https` behind a proxy.
 
     Raises:
-        Problem: 403.
+        Problem: 403, naming the page's origin.
     """
     own = [f"{scheme}://{header(scope, b'host')}" for scheme in schemes]
     for name, value in scope["headers"]:
@@ -63,8 +63,9 @@ def check_origin(scope: Scope, schemes: Sequence[str]) -> None:
 
 
 def check_site(scope: Scope, *, changes: bool) -> None:
-    """The same where a browser names no page, but says that it is another's. To follow its link to what only shows
-    something is allowed.
+    """Refuse what a browser asks for in the name of another server's page, as `Sec-Fetch-Site` says.
+
+    A person may follow a link there to what only shows something: `changes` says whether the request does more.
 
     Raises:
         Problem: 403.
@@ -90,15 +91,16 @@ def check_program(scope: Scope) -> None:
 
 
 def is_browser(scope: Scope) -> bool:
-    """Whether a request came from a browser, as far as it shows: no page can take both headers away."""
+    """Whether a request came from a browser, by its `User-Agent` and `Sec-Fetch-Site`: no page can take both away."""
     return header(scope, b"user-agent").startswith("Mozilla/") or bool(header(scope, b"sec-fetch-site"))
 
 
 def check_type(content_type: str) -> None:
-    """Demand a type of a body that no browser sends unasked.
+    """Demand a content type that no browser sends unasked: `application/json`, `application/octet-stream` or one that
+    ends in `+json`.
 
     Raises:
-        Problem: 415.
+        Problem: 415, for any other type.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind not in _TYPES and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -108,8 +110,8 @@ def check_type(content_type: str) -> None:
 
 
 def check_body_type(scope: Scope) -> None:
-    """Demand such a type where a body is sent, and of any browser's POST: old ones name no page in it, and a page of
-    another's can have it come without a body, or without a type. Programs may leave it out: Triton's clients do.
+    """Refuse a content type that `check_type` refuses. Programs may name none, as Triton's clients do; a browser must
+    name one for a body, and in any POST: old browsers do not say which page it is of.
 
     Raises:
         Problem: 415.

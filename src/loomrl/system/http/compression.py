@@ -35,7 +35,7 @@ def inflate(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def compress(body: bytes, encoding: str) -> bytes:
-    """The body in an encoding that `accepted` named."""
+    """The body packed in an encoding that `accepted` named; any other raises `KeyError`."""
     stream = zlib.compressobj(_FAST, wbits=_WINDOW_BITS[encoding])
     return stream.compress(body) + stream.flush()
 

@@ -24,13 +24,14 @@ _HOLDER = "loomrl.holder"  # in a scope: whose token it showed
 
 @dataclass(frozen=True)
 class RouteGuard:
-    """Who may use a route: holders of a role, once some token has it; of a route of people, once there is any token."""
+    """Who may use a route: everyone until it is closed, then holders of a role. It is closed once some token has that
+    role; a route of people (`of_people`), once there is any token."""
 
     role: str
     of_people: bool = False
 
     def is_closed(self, tokens: Tokens) -> bool:
-        """Whether this route needs a token, as the tokens are configured now."""
+        """Whether this route needs a token, by the tokens that there are."""
         return bool(tokens) if self.of_people else self.role in tokens.guarded
 
 
@@ -39,7 +40,9 @@ OBSERVER, OPERATOR = RouteGuard(OBSERVE, of_people=True), RouteGuard(OPERATE, of
 
 
 def admit(scope: Scope, guard: RouteGuard | None, tokens: Tokens) -> None:
-    """Whether the sender of a request may use a route, by its headers; keeps in the scope whose token it showed.
+    """Refuse a request whose sender may not use a route, by its headers; keep in the scope whose token it showed.
+
+    `guard` is None where anyone may use the route; what browsers may not ask for is refused all the same.
 
     Raises:
         Problem: 403 for the page of another server, and on routes of people for any page where
@@ -58,17 +61,20 @@ def admit(scope: Scope, guard: RouteGuard | None, tokens: Tokens) -> None:
 
 @dataclass(slots=True)
 class Admission:
-    """Lets in the requests of agents on one connection; those that show what the last one showed, without a look."""
+    """Checks the requests of agents that come on one connection. One whose headers are those of the last that was let
+    in is let in without being checked again."""
 
     _shown: tuple[Tokens, bytes | None, bytes | None, bytes | None] | None = None  # and by which tokens it was let in
     _holder: Holder | None = None
 
     def admit(self, scope: Scope, found: Mapping[bytes, bytes], tokens: Tokens, *, on_loopback: bool) -> None:
-        """The same as `admit` for a request of agents whose headers, `found`, show no browser; on loopback, the host
-        is looked at, too.
+        """Refuse a request of agents that may not be answered, by its headers, `found`, which show no browser; keep in
+        the scope whose token it showed. `on_loopback` demands a `Host` of this machine, too.
 
         Raises:
-            Problem: 415, 401, 403, 421.
+            Problem: 421 for another host, 415 for a body of a type that browsers send unasked, 401 without a token
+                where
+                one is needed, 403 for one that may not decide.
         """
         shown = tokens, found.get(b"host"), found.get(b"content-type"), found.get(b"authorization")
         if shown != self._shown:
@@ -88,10 +94,12 @@ class Admission:
 
 
 def check_agents(scope: Scope, agent_ids: Iterable[str]) -> Holder | None:
-    """Whether the token that a request showed may decide for these agents; whose it is, None where none was needed.
+    """Demand that the token which a request showed may decide for these agents; returns whose it is.
+
+    None where no token was needed: then all agents may be decided for.
 
     Raises:
-        Problem: 403, naming the first for whom it may not.
+        Problem: 403, naming the first agent for whom it may not.
     """
     holder: Holder | None = scope.get(_HOLDER)
     if holder is not None and holder.agents:
@@ -103,13 +111,14 @@ def check_agents(scope: Scope, agent_ids: Iterable[str]) -> Holder | None:
 
 
 def holder_name(scope: Scope) -> str:
-    """Whose token a request of a guarded route showed; empty where none was needed."""
+    """The name of the holder whose token an admitted request showed; empty where none was needed."""
     holder: Holder | None = scope.get(_HOLDER)
     return "" if holder is None else holder.name
 
 
 def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:
-    """Demand a token of a role where there are any; returns who it is.
+    """Demand a token of a role where there are any tokens; returns who it is: `token NAME`, or `loopback` without
+    tokens.
 
     Raises:
         Problem: 401 without a token, 403 for one that has another role.
@@ -118,13 +127,14 @@ def check_operator(scope: Scope, tokens: Tokens, role: str = OPERATE) -> str:
 
 
 def sees_orders(scope: Scope, tokens: Tokens) -> bool:
-    """Whether who set what, and why, may be told: to observers, and to everyone where there are no tokens."""
+    """Whether a request may be told who set which order, and why: observers may, and everyone where there are no
+    tokens."""
     holder = holder_of(scope, tokens)
     return not tokens or (holder is not None and holder.may(OBSERVE))
 
 
 def holder_of(scope: Scope, tokens: Tokens) -> Holder | None:
-    """Whose token a request shows; None for nobody's."""
+    """Whose token a request shows in its `Authorization` header; None without one, and for an unknown one."""
     return tokens.holder(_authorization(scope))
 
 

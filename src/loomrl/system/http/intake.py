@@ -57,7 +57,14 @@ class ClientConnection(Protocol):
 
 
 class Intake:
-    """Of one process, used in its event loop alone. `answer` words refusals as the server does, `count` counts them."""
+    """Watches over the connections of one process and refuses or closes those that leave too much with it. Its methods
+    are called in the event loop alone, and raise nothing.
+
+    Args:
+        bounds: the limits.
+        answer: makes the response of a refusal, of status, message and headers, as the server words it.
+        count: is told the status of each refusal.
+    """
 
     def __init__(
         self,
@@ -114,8 +121,9 @@ class Intake:
         self._rest()
 
     def close(self, connection: ClientConnection) -> None:
-        """Close a connection whose last answer is on its way, in a while: who is closed upon at once comes back at
-        once. The more there are, the later: so those who wait for it do not come back together."""
+        """Close a connection whose last answer is on its way, about `linger_seconds` from now; at once where too many
+        wait for that. Whoever is closed upon at once comes back at once; the more wait, the later each is closed, so
+        that they do not come back together."""
         if len(self._lingering) >= self._max_lingering:
             connection.close()
             return

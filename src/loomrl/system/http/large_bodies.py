@@ -11,7 +11,7 @@ def check_lists(body: bytes, num_bytes: int, most: int) -> None:
     They are what makes parsing slow: an empty list takes two bytes of a body, and 56 of memory.
 
     Raises:
-        Problem: 413.
+        Problem: 413, for more than `most`.
     """
     if num_bytes < LARGE:
         return

@@ -11,7 +11,8 @@ _BACKLOG = 1_024
 
 
 def check_exposure(host: str, tokens: Tokens, harm: str = "override decisions") -> None:
-    """Refuse an address that others can reach unless operators must show a token. `harm` is what everyone could do.
+    """Refuse an address that other machines can reach where there are no tokens; `harm` is what everyone could do
+    there.
 
     Raises:
         ConfigError: saying how to go on.
@@ -24,7 +25,11 @@ def check_exposure(host: str, tokens: Tokens, harm: str = "override decisions") 
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes any free one."""
+    """A socket that listens on an IPv4 or IPv6 address; port 0 takes any free one.
+
+    Raises:
+        ServiceError: when the address cannot be bound; no socket is left open.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,5 +51,6 @@ def address_of(listener: socket.socket) -> str:
 
 
 def end_well(_number: int, _frame: FrameType | None) -> None:
-    """Handles a signal: to be told to stop is no failure."""
+    """Handles a signal by which the process is told to stop: raises `SystemExit` with code 0, for that is no
+    failure."""
     raise SystemExit(0)

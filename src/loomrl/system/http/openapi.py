@@ -49,7 +49,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Api:
-    """What a description says besides its routes.
+    """What the description of an API says besides its routes.
 
     `refusal` is the type of what refusals have for a body. `always` are the statuses with which any request may be
     refused; `of_changes` and `of_what_is_sent` those of requests that change something, and with a body or a query.
@@ -68,7 +68,11 @@ class Api:
 
 
 def describe(routes: Iterable[Route], api: Api) -> Json:
-    """The OpenAPI 3.1 document of these routes, as JSON values; routes that are not public are left out."""
+    """The OpenAPI 3.1 document of these routes, as JSON values; routes that are not public are left out.
+
+    Raises:
+        KeyError: for a header that a route reads and this module has no words for.
+    """
     described = tuple(route for route in routes if route.is_public)
     schemas, components = _schemas(tuple(_kinds(described, api)))
     return {

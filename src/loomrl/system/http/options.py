@@ -25,7 +25,8 @@ PortFile = Annotated[Path | None, typer.Option(help="Gets the URL and process id
 
 
 def with_settings(kind: type[Any]) -> Callable[[F], F]:
-    """Have a command that ends with `**settings` offer the fields of these settings that are annotated as options."""
+    """A decorator: a command that ends with `**settings` gets, as options of its own, the fields of the class `kind`
+    that are annotated as options."""
 
     def add(command: F) -> F:
         own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -38,14 +39,21 @@ def with_settings(kind: type[Any]) -> Callable[[F], F]:
 
 
 def begin(parent: int | None, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Log to stderr, and end with the process that started this one, where it is named."""
+    """Begin a command that serves: log to stderr, and end with the process that started this one, where `parent` names
+    it.
+
+    When that is gone this process gets SIGTERM, and `grace_seconds` to end well.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if parent is not None:
         die_with_parent(parent=parent, grace_seconds=grace_seconds)
 
 
 def run_as_module(app: typer.Typer, name: str, module: str) -> None:
-    """Run a command line as `python -m MODULE`; an error of ours ends it with its exit code and no traceback."""
+    """Run a command line as `python -m MODULE`; does not return: it ends the process with `SystemExit`.
+
+    A `LoomRLError` ends it with its exit code, and its message on stderr instead of a traceback.
+    """
     try:
         app(prog_name=f"python -m {module}")
     except LoomRLError as error:

@@ -4,7 +4,10 @@ from http import HTTPStatus
 
 
 class Problem(Exception):
-    """Becomes the response `{"error": message}` with this status."""
+    """Raised for a request that is refused: it becomes the response `{"error": message}` with this status and headers.
+
+    A status that HTTP does not know raises `ValueError`.
+    """
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)

@@ -17,12 +17,15 @@ from loomrl.errors import ServiceError
 
 
 class ServiceProcess:
-    """`with HubProcess() as hub: hub.url`. Options are those of the service's command, with underscores.
+    """A server in a process of its own: `with HubProcess() as hub: hub.url`. It is ready when the block begins, and
+    ended after it, or with this process.
 
-    A subclass names the `arguments` that Python runs it with, and what it is called.
+    A subclass names the `arguments` that Python runs it with, and what it is called. `options` are those of the
+    service's command, with underscores.
 
     Raises:
-        ServiceError: on entering, when the server does not become ready in time; with the end of its log.
+        ServiceError: on entering, when the server ends or does not become ready within `ready_seconds`; with the end of
+            its log. No process is left then.
     """
 
     arguments: ClassVar[tuple[str, ...]]
@@ -56,7 +59,7 @@ class ServiceProcess:
         """Start the server, or start it again at the address it had, and wait until it is ready.
 
         Raises:
-            ServiceError: when it is not ready in time, with the end of its log.
+            ServiceError: when it ends or is not ready in time, with the end of its log; no process is left then.
         """
         port_file = self.folder / "port.json"
         port_file.unlink(missing_ok=True)
@@ -72,14 +75,18 @@ class ServiceProcess:
             raise
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL and wait until it has ended, as a crash would."""
+        """Kill the server, which must be running, with SIGKILL, as a crash would, and wait until it has ended."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
         self.process = None
 
     def stop(self, timeout_seconds: float = 20.0) -> int:
-        """End it (SIGTERM, then SIGKILL); returns its exit code. Harmless when it has ended."""
+        """End the server with SIGTERM, after `timeout_seconds` with SIGKILL; returns its exit code, 0 when it was not
+        running.
+
+        The code is -N where signal N ended it.
+        """
         if self.process is None:
             return 0
         self.process.terminate()
@@ -92,7 +99,7 @@ class ServiceProcess:
         return code
 
     def log(self) -> str:
-        """The text the server has logged so far."""
+        """All text the server has logged so far, over all its starts; raises `OSError` after the block."""
         return self._log.read_text(errors="replace")
 
     def _default_options(self) -> dict[str, Any]:

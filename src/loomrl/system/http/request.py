@@ -29,7 +29,7 @@ class Request:
         return header(self.scope, name)
 
     async def sender_is_gone(self) -> bool:
-        """Whether whoever sent it waits no longer for the answer."""
+        """Whether whoever sent it has gone, so that nobody waits for the answer; returns at once."""
         told = asyncio.ensure_future(self.until_sender_is_gone())
         await asyncio.sleep(0)
         if told.done():
@@ -38,11 +38,11 @@ class Request:
         return False
 
     async def until_sender_is_gone(self) -> None:
-        """Return when whoever sent it waits no longer for the answer. The body is read: what else comes is empty."""
+        """Return once whoever sent it has gone, so that nobody waits for the answer. The body must have been read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 async def beside(num_bytes: int, work: Callable[[], T], large: int = _LARGE) -> T:
-    """The result of `work`, done in a thread where it concerns `large` bytes or more."""
+    """What `work` returns or raises; it is done in a thread where it concerns `large` bytes or more, and else here."""
     return work() if num_bytes < large else await asyncio.to_thread(work)

@@ -18,7 +18,10 @@ _PLACE = re.compile(r"\\\{(\w+)\\\}")  # as `re.escape` writes it
 
 @dataclass(frozen=True)
 class Link:
-    """Which operation takes up what this one answers; values are OpenAPI's run-time expressions."""
+    """A link in the API's description: the operation, by `method` and `path`, that takes up what another one answers.
+
+    The values of `parameters` and `body` are OpenAPI's run-time expressions, such as `$response.body#/id`.
+    """
 
     method: str
     path: str
@@ -37,9 +40,9 @@ class Route:
     method: str
     path: str  # `/override/{override_id}`: a place takes one part of a path, whatever is quoted in it
     handler: Handler
-    guard: RouteGuard | None = None
+    guard: RouteGuard | None = None  # None: anyone may use it
     answers: Mapping[int, Any] = field(default_factory=dict)  # by status, the first where all is well
-    body: Any = None
+    body: Any = None  # its type; None: it takes no body
     needs_body: bool = True
     query: type[Document] | None = None
     headers: tuple[str, ...] = ()  # that it reads
@@ -49,7 +52,7 @@ class Route:
 
 
 class RouteTable:
-    """All routes of a server, to find the one of a request by method and path."""
+    """The routes of a server; `find` gives that of a request by its method and path."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -57,10 +60,10 @@ class RouteTable:
         self._patterns = [(_pattern(route.path), route) for route in self.routes]
 
     def find(self, scope: Scope) -> tuple[Route, dict[str, str]]:
-        """The route, and what stands in its places.
+        """(The route of a request, what stands in the places of its path by name, unquoted).
 
         Raises:
-            Problem: 404, or 405 with the methods there are.
+            Problem: 404 for an unknown path, 405 with the methods there are for another method.
         """
         method, path = scope["method"], scope["path"]
         if (route := self._fixed.get((method, path))) is not None:

@@ -27,7 +27,7 @@ def tokens_for(host: str, harm: str) -> Tokens:
     """The tokens that are configured; `harm` is what others could do without any.
 
     Raises:
-        ConfigError: when the address may be reached by others but there is no token.
+        ConfigError: when the address may be reached by others but there is no token, or a token cannot be read.
     """
     tokens = configured()
     check_exposure(host, tokens, harm)
@@ -35,10 +35,11 @@ def tokens_for(host: str, harm: str) -> Tokens:
 
 
 def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.socket:
-    """Bind, and say where.
+    """A socket that listens on the address; where, is said in the log and in `port_file`, if given. Port 0: a free one.
 
     Raises:
         ServiceError: when the address cannot be bound.
+        ArtifactError: when the file cannot be written.
     """
     listener = bind(host, port)
     announce(name, listener, port_file)
@@ -46,7 +47,11 @@ def listen(name: str, host: str, port: int, port_file: Path | None) -> socket.so
 
 
 def announce(name: str, listener: socket.socket, port_file: Path | None) -> None:
-    """Say where a server listens: in the log and, as `{"url": ..., "pid": ...}`, in a file."""
+    """Say where a server listens: in the log and, as `{"url": ..., "pid": ...}`, in a file, if one is given.
+
+    Raises:
+        ArtifactError: when the file cannot be written.
+    """
     url = address_of(listener)
     log.info("%s is served on %s", name, url)
     if port_file is not None:
@@ -54,7 +59,10 @@ def announce(name: str, listener: socket.socket, port_file: Path | None) -> None
 
 
 def uvicorn_config(application: Application, protocol: type[BoundedProtocol], **more: Any) -> uvicorn.Config:
-    """How uvicorn serves an ASGI application with a life span: quietly, within a protocol's bounds."""
+    """The config by which uvicorn serves an ASGI application with a life span: quietly, within a protocol's bounds.
+
+    `more` are further arguments of `uvicorn.Config`. uvicorn's message about malformed requests is off from now on.
+    """
     be_quiet()
     return uvicorn.Config(
         application,
@@ -71,9 +79,13 @@ def uvicorn_config(application: Application, protocol: type[BoundedProtocol], **
 
 
 def run_application(application: Application, listener: socket.socket, intake: Intake) -> None:
-    """Serve an ASGI application with a life span until told to stop; requests in flight are answered first.
+    """Serve an ASGI application with a life span until told to stop by SIGINT or SIGTERM.
 
-    `intake` bounds what its senders may leave with it.
+    Requests in flight are answered first, for ten seconds at most. `intake` bounds what senders may leave with it. The
+    socket listens already.
+
+    Raises:
+        SystemExit: with code 0 after SIGTERM.
     """
     config = uvicorn_config(application, bounded_by(intake), proxy_headers=False, backlog=_BACKLOG)
     # uvicorn drains, then raises the signal again for the handler it found: being told to stop is a good end.

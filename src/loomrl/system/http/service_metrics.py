@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 
 class PrometheusMetrics:
-    """One set per server, in a registry of its own; a subclass adds what its server counts.
+    """The Prometheus metrics of one server, in a registry of their own; a subclass adds what its server counts.
 
     `service` is what names begin with, behind `loomrl_`; empty: nothing.
     """
@@ -23,7 +23,11 @@ class PrometheusMetrics:
         self._problems.labels(str(status)).inc()
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value that is read when somebody looks."""
+        """Add a gauge, `loomrl_SERVICE_NAME`, with `text` as its help; `value` is called whenever metrics are read.
+
+        Raises:
+            ValueError: when there is a metric of this name.
+        """
         self.new_gauge(name, text).set_function(value)
 
     def text(self) -> bytes:
@@ -36,7 +40,7 @@ class ServiceMetrics(PrometheusMetrics):
 
     Args:
         service: what names begin with, behind `loomrl_`.
-        timed: whose time `observe` is told.
+        timed: help of the histogram `request_seconds`: what takes the time that `observe` is told.
         buckets: upper bounds of those times, in seconds.
     """
 

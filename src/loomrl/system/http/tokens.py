@@ -41,12 +41,13 @@ class Holder:
     agents: tuple[str, ...] = ()  # for whom it decides, `NAME` or `BEGINNING*`; empty: for any
 
     def may(self, role: str) -> bool:
-        """Whether the token has a role; who operates observes."""
+        """Whether the token has a role, `decide`, `observe` or `operate`; one that may operate may observe as well."""
         return role in self.roles or (role == OBSERVE and OPERATE in self.roles)
 
     @cached_property
     def shared_name(self) -> str | None:
-        """Its name where it may speak for any number of agents; None where each of its agents is named."""
+        """The holder's name where the token may speak for any number of agents; None where each of its agents is
+        named."""
         return self.name if not self.agents or any(one.endswith("*") for one in self.agents) else None
 
     def decides_for(self, agent_id: str) -> bool:
@@ -57,7 +58,8 @@ class Holder:
 
 
 class Tokens:
-    """All holders. `guarded` are the roles that some token has: what no token is made for needs none."""
+    """All holders of tokens; false where there are none. `guarded` are the roles that some token has: what asks for any
+    other role needs no token."""
 
     def __init__(self, holders: Sequence[Holder] = ()) -> None:
         self.holders = tuple(holders)
@@ -68,7 +70,8 @@ class Tokens:
         return bool(self.holders)
 
     def holder(self, authorization: bytes) -> Holder | None:
-        """Whose token an `Authorization` header shows; None for nobody's.
+        """Whose token an `Authorization: Bearer TOKEN` header shows; None for any other header, and for an unknown
+        token.
 
         Digests are compared in constant time, all of them. What is looked up afterwards is a digest too: how long that
         takes tells nothing about a token.
@@ -85,10 +88,12 @@ class Tokens:
 
 
 def configured() -> Tokens:
-    """The tokens that the environment names.
+    """The tokens that the environment names, in variables or a file; an empty `Tokens` where it names none.
 
     Raises:
-        ConfigError: for an entry that cannot be read; it is named, the token never is.
+        ConfigError: for an entry, or a file, that cannot be read, and for two tokens of one name; the entry is named,
+            the
+            token never is.
     """
     text, place = os.environ.get(TOKENS, ""), TOKENS
     if path := os.environ.get(TOKENS_FILE):
@@ -111,7 +116,10 @@ def add(path: Path, name: str, roles: Sequence[str], agents: Sequence[str] = ())
     """Add a holder to a file and return the fresh token, which is kept nowhere.
 
     Raises:
-        ConfigError: for a role that does not exist, a name that no line can hold or that the file has already.
+        ConfigError: for a role that does not exist, a name that no line can hold or that the file has already, and for
+            a
+            line of the file that cannot be read; the file stays as it is.
+        ArtifactError: when the file cannot be written.
     """
     token = secrets.token_urlsafe(32)
     line = f"{','.join(roles)}:{name}:{hashlib.sha256(token.encode()).hexdigest()}"

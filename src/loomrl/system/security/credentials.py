@@ -26,7 +26,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def generate() -> dict[str, str]:
-    """Fresh logins for a Prefect and an MLflow server, as environment variables of their clients."""
+    """Fresh logins for a Prefect and an MLflow server: name -> value of the environment variables of their clients."""
     return {
         PREFECT_LOGIN: f"{USER}:{secrets.token_urlsafe(32)}",
         MLFLOW_USER: USER,
@@ -35,12 +35,12 @@ def generate() -> dict[str, str]:
 
 
 def to_env(variables: dict[str, str]) -> str:
-    """Lines that a shell and `kubectl create secret --from-env-file` read."""
+    """The variables as lines `NAME=VALUE`, which a shell and `kubectl create secret --from-env-file` read."""
     return "".join(f"{name}={value}\n" for name, value in variables.items())
 
 
 def credentials_path() -> Path:
-    """The file with the passwords of this home's services, in `LOOMRL_HOME/services`."""
+    """The file with the logins of this home's servers, `LOOMRL_HOME/services/credentials.env`; it need not be there."""
     return home() / "services" / "credentials.env"
 
 
@@ -82,7 +82,11 @@ def read_credentials() -> dict[str, str]:
 def prefect_login(url: str | None) -> str | None:
     """`USER:PASSWORD` for the Prefect server at `url`, or None where none is known for it.
 
-    `PREFECT_API_AUTH_STRING` of the environment belongs to the server that `PREFECT_API_URL` names there.
+    `PREFECT_API_AUTH_STRING` of the environment belongs to the server that `PREFECT_API_URL` names there. Others are
+    looked up in this home's file.
+
+    Raises:
+        ArtifactError: when that file is there and cannot be read.
     """
     if not url:
         return None
@@ -93,13 +97,24 @@ def prefect_login(url: str | None) -> str | None:
 
 
 def set_prefect_login() -> None:
-    """Set the login of the server at `PREFECT_API_URL` for Prefect's client; call it before Prefect is imported."""
+    """Set `PREFECT_API_AUTH_STRING`, where it is not set and the login of the server at `PREFECT_API_URL` is known.
+
+    Prefect's client reads it when Prefect is imported: call this before.
+
+    Raises:
+        ArtifactError: when this home's file of logins is there and cannot be read.
+    """
     if not os.environ.get(PREFECT_LOGIN) and (login := prefect_login(os.environ.get(PREFECT_URL))):
         os.environ[PREFECT_LOGIN] = login
 
 
 def set_mlflow_login(uri: str) -> None:
-    """Set the login of the server at `uri` for MLflow's client, unless the environment names one."""
+    """Set the variables of MLflow's client for a login, where none is set and this home's file holds that of the server
+    at `uri`.
+
+    Raises:
+        ArtifactError: when this home's file of logins is there and cannot be read.
+    """
     if os.environ.get(MLFLOW_USER) or os.environ.get("MLFLOW_TRACKING_TOKEN"):
         return
     found = read_credentials()
@@ -108,7 +123,7 @@ def set_mlflow_login(uri: str) -> None:
 
 
 def require_variables(*names: str) -> list[str]:
-    """The values of environment variables without which a server must not start.
+    """The values of environment variables without which a server must not start, in the order of their names here.
 
     Raises:
         ConfigError: naming those that are not set.

@@ -31,7 +31,7 @@ _FRAME, _TAG, _SALT = 64 << 20, 16, 32
 
 @dataclass(frozen=True)
 class Keyring:
-    """Encryption keys by id; `active` is the one that encrypts, all decrypt."""
+    """Encryption keys, 32 bytes each, by id; `active` is the id of the one that encrypts, all decrypt."""
 
     keys: dict[str, bytes]
     active: str
@@ -63,14 +63,23 @@ def keyring() -> Keyring | None:
 
 
 def new_entry(name: str) -> str:
-    """A fresh key as an entry; raises `ConfigError` for an id that is none."""
+    """A fresh random key as the entry `ID:BASE64`, which `LOOMRL_DATA_KEYS` takes.
+
+    Raises:
+        ConfigError: for an id that is not of 1 to 64 ASCII characters.
+    """
     entry = f"{name}:{base64.b64encode(AESGCM.generate_key(256)).decode()}"
     _read_entry(entry, f"id {name!r}")
     return entry
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write bytes atomically, encrypted where keys are configured; then no plain text touches the disk."""
+    """Write bytes to `path`, all or none, encrypted where keys are configured; then no plain text touches the disk.
+
+    Raises:
+        ConfigError: when the configured keys cannot be read; nothing is written.
+        ArtifactError: when the file cannot be written; a former one stays.
+    """
     ring = keyring()
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         for part in [data] if ring is None else _sealed(data, ring):
@@ -78,13 +87,17 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def is_encrypted(path: Path) -> bool:
-    """Whether a file begins as encrypted ones do."""
+    """Whether a file begins as encrypted ones do; raises `OSError` where it cannot be read."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def key_of(path: Path) -> str:
-    """The id of the key that an encrypted file's header names."""
+    """The id of the key that an encrypted file's header names; what it gives for another file means nothing.
+
+    Raises:
+        OSError: when the file cannot be read.
+    """
     with path.open("rb") as file:
         return _key_name(file.read(len(_MAGIC) + 1 + 255))
 

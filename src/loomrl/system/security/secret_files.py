@@ -40,7 +40,14 @@ _FILTERS = (
 
 
 def suspects(paths: Iterable[Path]) -> dict[Path, str]:
-    """Files that seem to hold a secret, and why each does, such as "its name" or "line 3: GitHub Token"."""
+    """Those files that seem to hold a secret, each with why, such as "its name" or "line 3: GitHub Token"; empty for
+    none.
+
+    Paths that are no files, and links, are judged by their names alone.
+
+    Raises:
+        OSError: when a file cannot be read.
+    """
     found = {}
     with _detectors():
         for path in paths:
@@ -51,7 +58,11 @@ def suspects(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def suspicious_lines(paths: Iterable[Path]) -> list[str]:
-    """All lines of files that seem to hold a secret, each such as "src/a.py, line 3: GitHub Token"."""
+    """All lines of files that seem to hold a secret, each such as "src/a.py, line 3: GitHub Token"; empty for none.
+
+    Raises:
+        OSError: when a file cannot be read.
+    """
     with _detectors():
         return [f"{path}, {line}" for path in paths for line in _lines(path)]
 

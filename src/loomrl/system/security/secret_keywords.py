@@ -24,7 +24,7 @@ class OtherKeyword(RegexBasedDetector):
     def analyze_line(
         self, filename: str, line: str, line_number: int = 0, context: Any = None, **given: Any
     ) -> set[PotentialSecret]:
-        """The secrets of a line; none in code."""
+        """The secrets that are assigned in a line; none for a file of code, as its name's ending says."""
         if _OF_CODE.fullmatch(Path(filename).suffix):
             return set()
         return super().analyze_line(filename, line, line_number, context, **given)

@@ -28,7 +28,7 @@ class Envelope(Document):
 
 
 def sign_envelope(payload: bytes, payload_type: str) -> Envelope:
-    """Sign bytes with this installation's key.
+    """An envelope of bytes and their type, signed with this installation's key, which is made on first use.
 
     Raises:
         ConfigError: when `LOOMRL_SIGNING_KEY` names no Ed25519 private key.
@@ -43,10 +43,13 @@ def sign_envelope(payload: bytes, payload_type: str) -> Envelope:
 
 
 def verify_envelope(envelope: Envelope, payload_type: str, trusted: dict[str, Ed25519PublicKey] | None = None) -> bytes:
-    """The payload, if a trusted key signed exactly it and its type.
+    """The payload of an envelope, if a trusted key signed exactly it and its type.
+
+    `trusted` holds public keys by their ids; None: those that this installation trusts.
 
     Raises:
         ArtifactError: when the type is another, no trusted key signed, or a byte was changed.
+        ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
     """
     if envelope.payloadType != payload_type:
         raise ArtifactError(f"the envelope holds {envelope.payloadType!r}, expected {payload_type!r}")
@@ -75,7 +78,11 @@ def verify_envelope(envelope: Envelope, payload_type: str, trusted: dict[str, Ed
 def signature_fault(
     payload_type: str, payload: bytes, sig: str | None, keyid: str | None, trusted: dict[str, Ed25519PublicKey]
 ) -> str | None:
-    """Why a signature that is kept beside what it covers says nothing; None for a good one, and where there is none."""
+    """Why a signature (`sig`, base64, by the key `keyid`) that is kept beside what it covers says nothing, as a
+    sentence.
+
+    None for a good one, and where there is none: where both are None.
+    """
     if sig is None and keyid is None:
         return None
     if sig is None or keyid is None:
@@ -96,7 +103,7 @@ def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
 
 
 def signing_key() -> Ed25519PrivateKey:
-    """The private key of this installation, made on first use.
+    """The Ed25519 private key of this installation, made on first use.
 
     Raises:
         ConfigError: when the file that should hold it does not.
@@ -107,7 +114,12 @@ def signing_key() -> Ed25519PrivateKey:
 
 
 def trusted_keys() -> dict[str, Ed25519PublicKey]:
-    """Key id -> public key, of every Ed25519 key among `LOOMRL_HOME/keys/*.pub.pem`."""
+    """Key id -> public key, of every Ed25519 key `*.pub.pem` in the trusted folders.
+
+    Raises:
+        ArtifactError: for a file there that holds no public key of a kind that signs here.
+        ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
+    """
     keys = {identity: one.key for identity, one in trusted(ED25519).items()}
     return {identity: key for identity, key in keys.items() if isinstance(key, Ed25519PublicKey)}
 

@@ -40,10 +40,10 @@ _CURVES = (SECP256R1, SECP384R1, SECP521R1)  # those of the Sigstore bundle form
 class KeyKind:
     """One kind of key: what it signs, which variable names another one, and in which file its own lies."""
 
-    signs: str
+    signs: str  # as messages say it
     algorithm: str
-    variable: str
-    file: str
+    variable: str  # of the environment
+    file: str  # in `LOOMRL_HOME/keys`
     command: str  # makes such a key by hand
     generate: Callable[[], PrivateKey]
 
@@ -79,6 +79,7 @@ def private_key(kind: KeyKind) -> PrivateKey:
 
     Raises:
         ConfigError: when the file that should hold it does not.
+        ArtifactError: when LOOMRL_HOME, or a key there, cannot be written.
     """
     path = private_path(kind)
     key = _read_private(path, kind)
@@ -87,7 +88,12 @@ def private_key(kind: KeyKind) -> PrivateKey:
 
 
 def private_path(kind: KeyKind) -> Path:
-    """The PEM file of this installation's key of a kind; it is written where there is none and none is configured."""
+    """The PEM file of this installation's key of a kind: the one that its variable names, which need not be there, else
+    that under `LOOMRL_HOME/keys`, where a fresh key is written if there is none.
+
+    Raises:
+        OSError: when the key cannot be written.
+    """
     if configured := os.environ.get(kind.variable):
         return Path(configured).expanduser()
     path = keys_folder() / kind.file
@@ -125,7 +131,8 @@ def trusted_folders() -> list[Path]:
 
 
 def trust(path: Path) -> str:
-    """Put a public key among the trusted ones; returns its id. Trusting it twice changes nothing.
+    """Put the public key in a PEM file among the trusted ones; returns its id, 64 hex digits. Trusting it twice changes
+    nothing.
 
     Raises:
         ArtifactError: when the file holds no public key of a kind that signs here.
@@ -134,7 +141,8 @@ def trust(path: Path) -> str:
 
 
 def key_id(key: PublicKey) -> str:
-    """What signatures call a key: SHA-256 of the 32 raw bytes of an Ed25519 key, of the PEM text of an elliptic one."""
+    """What signatures call a key, 64 hex digits: SHA-256 of an Ed25519 key's 32 raw bytes, of an elliptic one's PEM
+    text."""
     if isinstance(key, Ed25519PublicKey):
         return sha256(key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw))
     return sha256(_public_pem(key))
@@ -148,7 +156,11 @@ def kind_of(key: object) -> KeyKind | None:
 
 
 def keys_folder() -> Path:
-    """The folder `LOOMRL_HOME/keys`, made where it is missing, with access for its owner alone."""
+    """The folder `LOOMRL_HOME/keys`, made where it is missing, with access for its owner alone.
+
+    Raises:
+        ArtifactError: when LOOMRL_HOME cannot be made or written.
+    """
     folder = home() / "keys"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
@@ -158,7 +170,7 @@ def read_public(path: Path) -> PublicKey:
     """The public key in a PEM file.
 
     Raises:
-        ArtifactError: when it holds none, or one of another kind.
+        ArtifactError: when it is missing, holds none, or one of a kind that signs nothing here.
     """
     try:
         key = serialization.load_pem_public_key(path.read_bytes())

@@ -26,17 +26,20 @@ SAFE_METHODS = ("GET", "HEAD")
 
 
 def parse_hosts(text: str) -> tuple[str, ...]:
-    """The hosts in a comma-separated list."""
+    """The hosts in a comma-separated list, without the spaces around them; empty for an empty text."""
     return tuple(host.strip() for host in text.split(",") if host.strip())
 
 
 def loopback_hosts(port: int | str) -> str:
-    """The comma-separated hosts of a server on loopback."""
+    """The hosts of a server on loopback as `parse_hosts` reads them: `127.0.0.1:PORT,localhost:PORT`."""
     return f"127.0.0.1:{port},localhost:{port}"
 
 
 class AccessControl:
-    """An ASGI application that passes on only requests that the module's three checks allow.
+    """An ASGI application that passes on only requests with an allowed `Host`, of no other site's page and with the
+    login.
+
+    Others are answered with 403, or with 401 where the login is missing or wrong.
 
     Args:
         app: the application behind.

@@ -6,7 +6,10 @@ from loomrl.storage.loomdb.models import Base
 
 
 def migrate() -> None:
-    """Apply what is missing, in one transaction where the database can."""
+    """Apply the migrations that alembic asks for on LoomDB's connection; SQLAlchemy's errors pass through.
+
+    They are one transaction, so that none is left half done, where the database can undo changes of tables.
+    """
     context.configure(
         connection=context.config.attributes["connection"],
         target_metadata=Base.metadata,
