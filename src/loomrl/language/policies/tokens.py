@@ -28,7 +28,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
+        """The token ids of a text, without special tokens.
+
+        Raises:
+            ConfigError: where the text holds what has no token.
+        """
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str:
@@ -36,7 +40,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """A description from which `tokenizer_from_json` makes an equal tokenizer."""
+        """A description, JSON values, from which `tokenizer_from_json` makes an equal tokenizer."""
 
     def prompt(self, text: str) -> list[int]:
         """The ids a policy reads before it answers: begin, then the text."""
@@ -57,13 +61,19 @@ class ByteTokenizer(Tokenizer):
     num_symbols = 256
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text's UTF-8 bytes, without special tokens; each is 3 more than the byte."""
         return [_NUM_SPECIAL + byte for byte in text.encode()]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        """The text of token ids, without special tokens; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            ValueError: for an id above 258.
+        """
         return bytes(token - _NUM_SPECIAL for token in tokens if token >= _NUM_SPECIAL).decode(errors="replace")
 
     def to_json(self) -> dict[str, Any]:
+        """`{"kind": "byte"}`, from which `tokenizer_from_json` makes an equal tokenizer."""
         return {"kind": "byte"}
 
 
@@ -82,6 +92,11 @@ class CharacterTokenizer(Tokenizer):
         self.num_symbols = len(alphabet)
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text's characters, without special tokens.
+
+        Raises:
+            ConfigError: naming a character that is not in the alphabet.
+        """
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
@@ -90,9 +105,15 @@ class CharacterTokenizer(Tokenizer):
             ) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
+        """The text of token ids; special tokens are left out.
+
+        Raises:
+            IndexError: for an id beyond the alphabet.
+        """
         return "".join(self._alphabet[token - _NUM_SPECIAL] for token in tokens if token >= _NUM_SPECIAL)
 
     def to_json(self) -> dict[str, Any]:
+        """The kind and the alphabet, from which `tokenizer_from_json` makes an equal tokenizer."""
         return {"kind": "character", "alphabet": self._alphabet}
 
 
@@ -101,6 +122,7 @@ def tokenizer_from_json(described: dict[str, Any]) -> Tokenizer:
 
     Raises:
         ArtifactError: where it describes none.
+        ConfigError: where its alphabet holds a character twice.
     """
     match described:
         case {"kind": "byte"}:

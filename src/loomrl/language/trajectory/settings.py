@@ -14,7 +14,12 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The options of `loomrl hub serve`, with underscores."""
+    """The options of `loomrl hub serve`, with underscores.
+
+    Raises:
+        ConfigError: where `lowest_score` does not lie below `highest_score`, or `max_body_bytes`, `max_waiting_bytes`,
+            `max_waiting_groups`, `silent_seconds` or `starved_seconds` is not above 0.
+    """
 
     host: Host = "127.0.0.1"
     port: Port = 8000  # where unmodified environments and trainers look

@@ -17,9 +17,10 @@ _MAX_KEYS = 100_000
 
 @dataclass
 class Posts:
-    """Answers by key, and the answers of requests whose sender never received one."""
+    """Answers to repeat: by key, and those of requests whose sender never received one. Times are seconds since the
+    epoch."""
 
-    retry_seconds: float
+    retry_seconds: float  # in which an unanswered request without a key may come again
     equal_once: bool = False  # equal bodies within that time are one request, answered or not
     _by_key: dict[str, Post] = field(default_factory=dict)
     _unanswered: dict[tuple[str, bytes], Post] = field(default_factory=dict)
@@ -41,7 +42,8 @@ class Posts:
                 self._unanswered[post.path, post.digest] = post
 
     def find_repeated(self, path: str, digest: bytes, key: str | None, now: float) -> Post | None:
-        """The stored post that a request repeats, or None.
+        """The stored post that a request repeats, by its key or, without one, by path and digest; None for a new
+        request. Unless `equal_once`, a request without a key is a repetition once, and new when it comes again.
 
         Raises:
             Problem: 422 where the key came with another body before.
@@ -57,7 +59,8 @@ class Posts:
         return post if post is not None and post.created > now - self.retry_seconds else None
 
     def store(self, post: Post) -> None:
-        """Store a post's answer under its key, or under its body where equal bodies are one request."""
+        """Store a post's answer under its key, or under its body where equal bodies are one request; else nothing. Of
+        more than 100,000 keys the oldest is forgotten."""
         if post.key is None and self.equal_once:
             self._unanswered[post.path, post.digest] = post
         if post.key is not None:
@@ -88,7 +91,7 @@ class Posts:
 
 
 def digest_of(pieces: Iterable[bytes]) -> bytes:
-    """The SHA-256 digest of a body's content, which does not depend on the body's compression."""
+    """The SHA-256 digest, 32 bytes, of pieces one after the other."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

@@ -10,7 +10,8 @@ from loomrl.language.trajectory.state.packing import TrajectoryGroup
 
 @dataclass
 class GroupBatch:
-    """Groups that were packed together; somebody may work on it until `leased_until` (seconds since the epoch)."""
+    """Groups that were packed together. A trainer may work on it until `leased_until`, in seconds since the epoch; None
+    before it was handed out."""
 
     id: int
     groups: list[TrajectoryGroup]
@@ -31,18 +32,20 @@ class Post:
 
 @dataclass
 class Changes:
-    """Rows to write. Of what was made and deleted meanwhile nothing is written."""
+    """What changed in a hub and is to be written to its database, by the ids of rows. Of what was made and deleted
+    meanwhile nothing is written. False where nothing changed."""
 
     cleared: bool = False  # everything before was deleted
-    state: dict[str, Any] | None = None
-    environments: dict[int, dict[str, Any]] = field(default_factory=dict)
-    groups: dict[int, tuple[TrajectoryGroup, Fragment]] = field(default_factory=dict)
+    state: dict[str, Any] | None = None  # a `HubState`; None: it did not change
+    environments: dict[int, dict[str, Any]] = field(default_factory=dict)  # each a `HubEnvironment`
+    groups: dict[int, tuple[TrajectoryGroup, Fragment]] = field(default_factory=dict)  # that were not written before
     queued: dict[int, TrajectoryGroup] = field(default_factory=dict)  # that were written before as buffered
     deleted_groups: set[int] = field(default_factory=set)
     batches: dict[int, GroupBatch] = field(default_factory=dict)
     deleted_batches: set[int] = field(default_factory=set)
     posts: list[Post] = field(default_factory=list)
-    posts_before: tuple[float, float] | None = None  # older ones are deleted: without a key, with one
+    # posts that were made before are deleted: those without a key, those with one; seconds since the epoch
+    posts_before: tuple[float, float] | None = None
 
     def __bool__(self) -> bool:
         return self != Changes()

@@ -24,7 +24,7 @@ class HubEnvironment:
     max_token_length: int
     weight: float
     group_size: int  # sequences; grows to the largest group it has queued
-    minimum: float | None  # share of a batch
+    minimum: float | None  # share of a batch that it must have, 0 to 1; None: no such share
     connected: bool = True
     last_seen: float = 0.0
     last_group: float = 0.0
@@ -45,7 +45,8 @@ class HubEnvironment:
         return self.max_token_length * self.weight
 
     def record_accepted(self, mean_score: float | None, now: float) -> None:
-        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score."""
+        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score; None
+        leaves that as it is."""
         self.last_seen = self.last_group = now
         self.num_groups += 1
         self.rejections = 0
@@ -140,8 +141,13 @@ class Environments:
         return {one.env_id: one.minimum for one in self._all if one.takes_part and one.minimum is not None}
 
     def status(self, environment: HubEnvironment, queue: GroupQueue, batch_size: int) -> dict[str, Any]:
-        """The fields of the answer to `/status-env`; the environment's group size grows to the largest group it has
-        queued."""
+        """The fields of the answer to `/status-env`, but for the step. The environment's `group_size` grows to the
+        size of the largest group it has queued.
+
+        `self_queue_size` counts its queued sequences in groups of its size; `queue_size` adds what others have queued
+        beyond their minima. `unallocated_fraction` is the share of a batch that no minimum claims, `max_group_size` the
+        largest queued group in sequences, `env_weight` its share of all claims, at least 0.01.
+        """
         largest = queue.max_size
         group_size = environment.group_size = max(environment.group_size, queue.max_size_of(environment.env_id))
         own = queue.sequences.get(environment.env_id, 0)

@@ -21,16 +21,18 @@ class TrajectoryGroup:
     num_bytes: int = 0  # as JSON
     position: int | None = None  # in the queue; None while it is buffered
     policy_version: int | None = None  # that made it, where its environment says so
-    received_step: int = 0
+    received_step: int = 0  # the hub's step when it came
     queued_at: float = 0.0  # seconds since the epoch
 
 
 def form_batches(
     queue: Iterable[TrajectoryGroup], batch_size: int, minima: Mapping[int, float] | None = None
 ) -> list[list[TrajectoryGroup]]:
-    """All batches the queue holds, each of exactly `batch_size` sequences, in the order they are formed.
+    """All batches the queue holds, each of exactly `batch_size` sequences, in the order they are formed; empty where it
+    holds none.
 
-    `minima` are the shares of a batch that environments must have; with any, groups of no environment wait.
+    `minima` are the shares of a batch that environments must have, 0 to 1 by id; with any, groups of no environment
+    wait.
     """
     waiting = _Waiting(queue, by_environment=bool(minima))
     batches: list[list[TrajectoryGroup]] = []
