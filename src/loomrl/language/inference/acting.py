@@ -28,7 +28,7 @@ class ActionRollout:
 
 class ActionEngine:
     """Serves actions by a copy of the policy that was handed over last. `seed` is that of its draws. It may be called
-    from several threads."""
+    from several threads, and needs no closing."""
 
     def __init__(self, seed: int = 0) -> None:
         self._served: tuple[ActorCriticPolicy, int] | None = None

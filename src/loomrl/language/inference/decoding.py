@@ -35,11 +35,11 @@ class DecodedAnswer:
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None  # None while it goes on
-    stopped_by: str | int | None = None
+    stopped_by: str | int | None = None  # the stop text or token; None where neither ended it
 
 
 class Decoder:
-    """Decodes by one policy, a token of every sequence at each step."""
+    """Decodes by one policy, a token of every sequence at each step. For one thread at a time."""
 
     def __init__(self, policy: LanguagePolicy) -> None:
         self.policy = policy
@@ -55,7 +55,8 @@ class Decoder:
 
     @torch.inference_mode()
     def add(self, sequences: Sequence[DecodedAnswer]) -> None:
-        """Add sequences to the batch and read their prompts, equal prompts once."""
+        """Add sequences, at least one, to the batch and read their prompts, equal prompts once. A prompt has a token at
+        least, and no more than the policy has room for: nothing is checked here."""
         prompts = list(dict.fromkeys(one.prompt for one in sequences))
         read, logits = _read_prompts(self._model, prompts)
         rows = self._free_rows(len(sequences))
@@ -67,7 +68,12 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> list[DecodedAnswer]:
-        """Sample a token for each sequence; returns the sequences that ended with it."""
+        """Sample a token for each sequence, of which there must be one; returns the sequences that ended with it, with
+        their `finish_reason`. They are no longer among `sequences`.
+
+        Raises:
+            LoomRLError: where the policy's logits are no numbers; the decoder is of no use afterwards.
+        """
         live = [index for index, row in enumerate(self._rows) if row is not None]
         sequences = self.sequences
         token_ids, log_probs = _draw(self._logits[live], sequences)

@@ -34,17 +34,18 @@ class Rollout:
     state: EnvironmentState
     text: str
     token_ids: list[int]  # of the prompt and the message
-    mask: list[int]
-    log_probs: list[float]  # at `temperature`; greedy: at 1
+    mask: list[int]  # -100 for tokens of the prompt, the token's id for those of the message
+    log_probs: list[float]  # at `temperature`; greedy: at 1; 1.0 for tokens of the prompt
     temperature: float
-    finish_reason: str
+    finish_reason: str  # "stop", "length" or "abort"
     version: int  # of the policy that made it
 
 
 def rollouts_of(
     states: Sequence[EnvironmentState], answers: Sequence["Completions"], temperature: float
 ) -> list[Rollout]:
-    """A rollout of each completion of each state, all drawn at one temperature."""
+    """A rollout of each completion of each state, all drawn at one temperature: those of the first state, then those
+    of the next. Raises ValueError where there are not as many answers as states."""
     return [
         Rollout(
             state,
@@ -62,7 +63,8 @@ def rollouts_of(
 
 
 def scored_group(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, Any]:
-    """A group of the Trajectory API, of rollouts for one state; post it with the version they have in common.
+    """A group of the Trajectory API, as `loomrl.language.trajectory.wire.ScoredGroup` describes it, of rollouts for one
+    state and a score for each. Post it with the policy version they have in common.
 
     Raises:
         ConfigError: when there are not as many scores, or policies of several versions made them.

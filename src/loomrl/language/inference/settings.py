@@ -14,7 +14,11 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The options of `loomrl engine serve`, with underscores."""
+    """The options of `loomrl engine serve`, with underscores.
+
+    Raises:
+        ConfigError: where `max_running` or `max_waiting` is below 1, or `version` or `seed` below 0.
+    """
 
     policy: Annotated[Path, Option(help="A folder with a language policy, or a model of Hugging Face's.")]
     host: Host = "127.0.0.1"

@@ -32,6 +32,14 @@ class EngineSource(TaskSource):
         self._handed_version: int | None = None  # an engine may have other weights by the same number
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        """Groups for the next update, one for each task drawn, in their order, but for those whose answers were cut
+        short. The engine is given `policy` as this version first, where it does not have it.
+
+        Raises:
+            ServiceError: when the engine cannot be reached, fails, or does not take the weights.
+            ConfigError: for a task that the tokenizer or the engine's policy cannot take.
+            ArtifactError: when a weight is not finite, or weights cannot be written.
+        """
         if self._handed_version != version or self._engine.version != version:
             self._engine.update(policy, version)
             self._handed_version = version

@@ -69,7 +69,7 @@ class SharedPrefix:
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Keep a layer's keys and values of T new tokens, (B, H, T, D), in `read`; returns them behind those of each
-        sequence's prompt, (B, H, S, D). One pass, whose layers come in their order."""
+        sequence's prompt, where there is one, (B, H, S, D). To be called once for each layer, in their order."""
         self.read.append((keys, values))
         if self._prompts is None or self._index is None:
             return keys, values

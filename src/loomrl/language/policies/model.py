@@ -74,7 +74,7 @@ class LanguageModel(nn.Module, ABC):
         return values
 
     def empty_cache(self, num_sequences: int, capacity: int) -> KeyValueCache:
-        """An empty `KeyValueCache` for so many sequences, with room for `capacity` tokens, padding included, of each."""
+        """An empty `KeyValueCache` for so many sequences, with room for `capacity` columns: tokens and padding."""
         num_layers, num_heads, head_width = self.memory_shape
         shape = (num_layers, num_sequences, num_heads, capacity, head_width)
         return KeyValueCache(torch.empty(shape), torch.empty(shape))

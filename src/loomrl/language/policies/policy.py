@@ -85,8 +85,8 @@ class LanguagePolicy:
         return type(self)(self.tokenizer, model)
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and then `policy.json`, the same bytes for the same policy. Each is whole, or as it
-        was before.
+        """Write `policy.safetensors` and then `policy.json`, the same bytes for the same policy. Each is whole, or as
+        it was before.
 
         Raises:
             OSError: when the folder cannot be made.

@@ -278,8 +278,8 @@ class PretrainedPolicy(LanguagePolicy):
         `value_head.safetensors`. Each file is whole, or as it was before; they are replaced one by one at the end.
 
         Raises:
-            OSError: when the folder cannot be made, or has no room; no file was changed.
-            ArtifactError: when a file cannot be replaced; others may have been.
+            OSError or SafetensorError: when the folder cannot be made, or has no room; no file was changed.
+            ArtifactError: when a file cannot be written or replaced; others may have been.
         """
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.detach().clone() for name, value in self.model.weights().items()}
