@@ -107,11 +107,12 @@ class BuiltinEngine(InferenceEngine):
         return [job.future for job in jobs]
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Serve a copy of a policy; what runs is finished by the version that began it.
+        """Serve a copy of a policy; what runs is finished by the version that began it. Where an error is raised, what
+        was served before goes on being served.
 
         Raises:
             ConfigError: when it has another tokenizer or architecture, other weights are served as this version, or the
-                version is below 0. What was served before goes on being served, here and below.
+                version is below 0.
             ArtifactError: when a weight is not finite.
         """
         with self._one_update:

@@ -72,7 +72,7 @@ class Decoder:
         their `finish_reason`. They are no longer among `sequences`.
 
         Raises:
-            LoomRLError: where the policy's logits are no numbers; the decoder is of no use afterwards.
+            LoomRLError: where the policy's logits are no numbers; no token was added.
         """
         live = [index for index, row in enumerate(self._rows) if row is not None]
         sequences = self.sequences

@@ -111,7 +111,8 @@ class InferenceEngine(ABC):
         engine behind HTTP are waited for."""
 
     def load_policy(self, policy: Any) -> int:
-        """Serve a policy as the next version; returns that version number, 0 for the first. Raises as `update` does."""
+        """Serve a policy as the next version; returns that version number, in this process 0 for the first. Raises as
+        `update` does."""
         version = self.version + 1
         self.update(policy, version)
         return version

@@ -28,12 +28,12 @@ class LocalEngine(InferenceEngine):
         return -1 if self._engine is None else self._engine.version
 
     def update(self, policy: LanguagePolicy | ActorCriticPolicy, version: int) -> None:
-        """Serve a copy of a policy from now on.
+        """Serve a copy of a policy from now on. Where an error is raised, what was served before goes on being served.
 
         Raises:
             ConfigError: for what is no policy an engine serves, one of another kind than the first, a version below 0,
-                or other weights as the version that is served. What was served before goes on being served.
-            ArtifactError: when a weight is not finite; likewise.
+                or other weights as the version that is served.
+            ArtifactError: when a weight is not finite.
         """
         kind = next((kind for policies, kind in _ENGINES if isinstance(policy, policies)), None)
         if kind is None:

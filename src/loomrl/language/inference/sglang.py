@@ -24,7 +24,8 @@ _MODES = {"abort": "abort", "wait": "abort", "keep": "retract"}
 
 class SGLangEngine(RemoteEngine):
     """An SGLang server as an `InferenceEngine`; arguments are those of `RemoteEngine`. Every method raises ServiceError
-    when the server gives no answer in time, fails or refuses the request."""
+    when the server gives no answer in time, fails or refuses the request. `pause("wait")` ends what runs, as "abort"
+    does."""
 
     @property
     def version(self) -> int:

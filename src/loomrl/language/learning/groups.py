@@ -27,12 +27,12 @@ class TokenGroup:
     not in `counted` has advantage 0.
     """
 
-    tokens: list[list[int]]
-    loss_mask: list[list[bool]]
-    scores: list[float]
+    tokens: list[list[int]]  # ids of prompt and answer
+    loss_mask: list[list[bool]]  # true for tokens that are learnt
+    scores: list[float]  # one for each sample
     log_probs: list[list[float]] | None = None
-    policy_version: int | None = None
-    temperatures: list[float] | None = None  # None: 1
+    policy_version: int | None = None  # that drew the tokens; None where it is not known
+    temperatures: list[float] | None = None  # one for each sample; None: 1
     advantages: list[list[float]] | None = None
     counted: list[bool] | None = None  # None: all
 
@@ -45,7 +45,8 @@ class TokenGroup:
         policy_version: int,
         temperature: float = 1.0,
     ) -> "TokenGroup":
-        """A group of a policy's completions of one prompt, with their scores."""
+        """A group of a policy's completions of one prompt (token ids), with a score for each. All of a completion's
+        tokens are learnt."""
         return cls(
             tokens=[[*prompt, *one.token_ids] for one in completions],
             loss_mask=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
@@ -57,11 +58,12 @@ class TokenGroup:
 
     @classmethod
     def from_wire(cls, group: Mapping[str, Any], policy_version: int | None = None) -> "TokenGroup":
-        """A group as a hub delivers it.
+        """A group as a hub delivers it, with all keys of `loomrl.language.trajectory.wire.ScoredGroup`.
 
         Raises:
-            ArtifactError: where its lists do not fit together, nothing is to be learnt or a number is so large that
-                weights would be none afterwards, which the wire does not rule out.
+            ArtifactError: where its lists do not fit together, nothing is to be learnt, a log-probability is above 0,
+                or a temperature, score or advantage is so large that weights would be no numbers afterwards. The wire
+                does not rule these out.
         """
         tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
         _require_lengths("scores", [group["scores"]], [num_samples])
@@ -96,7 +98,7 @@ class TokenGroup:
         """Check that a model can read all tokens.
 
         Raises:
-            ArtifactError: where one is unknown to it, or a sample too long.
+            ArtifactError: where a token is unknown to a model of this config, or a sample too long for it.
         """
         longest = max(map(len, self.tokens))
         if longest > config.max_tokens:

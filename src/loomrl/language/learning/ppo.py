@@ -22,7 +22,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 class LanguagePPOConfig(LearnerConfig):
     """The settings of PPO on tokens: those of `LearnerConfig`, the discounts and the value loss."""
 
-    gamma: float = Field(default=1.0, ge=0, le=1)
+    gamma: float = Field(default=1.0, ge=0, le=1)  # discount from one learnt token to the next
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     value_loss_coef: float = Field(default=0.5, ge=0)
     value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
@@ -31,7 +31,8 @@ class LanguagePPOConfig(LearnerConfig):
 
 
 class LanguagePPO(LanguageLearner):
-    """Learns from how much better than expected an answer went on after each token.
+    """A `LanguageLearner` by PPO: learns from how much better than its value head expected an answer went on after each
+    token.
 
     Raises:
         ConfigError: where the policy has no value head.
