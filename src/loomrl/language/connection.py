@@ -16,7 +16,7 @@ _MAX_SHOWN = 500  # characters of an answer that an error repeats
 
 
 class ServiceRefused(ServiceError):
-    """The service answered, but not with what was asked for. `status` is its HTTP status."""
+    """The service answered that a request is wrong. `status` is its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -24,7 +24,8 @@ class ServiceRefused(ServiceError):
 
 
 class ServiceConnection:
-    """HTTP requests to one service, with retries while it is not reached or busy.
+    """HTTP requests to one service, with retries while it is not reached or busy. Errors are ServiceError, and
+    `refused`, a kind of it, where the service answers that a request is wrong.
 
     Args:
         name: what errors call it, such as `hub`. Its token is that of `LOOMRL_{NAME}_TOKEN` where none is given.

@@ -33,13 +33,14 @@ RIGHT = 0.999  # the reward from which an answer counts as right
 
 @dataclass(frozen=True)
 class AnswerRollout:
-    """One answer in each of B environments, grouped by task; `examples` are right answers to the same tasks, where they
-    were requested. Takes the place of a `Trajectory` in the training loop."""
+    """One answer in each of B environments, grouped by task, with its `reward` (B,); answers have no cost. `examples`
+    are right answers to the same tasks, where they were requested, else none. Takes the place of a `Trajectory` in the
+    training loop."""
 
     groups: list[TokenGroup]
     examples: list[TokenGroup]
-    reward: FloatArray  # (B,), of each environment's answer
-    cost: None = None  # answers cost nothing
+    reward: FloatArray
+    cost: None = None
 
     @property
     def num_transitions(self) -> int:

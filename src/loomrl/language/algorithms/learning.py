@@ -30,9 +30,9 @@ from loomrl.types import Act, ActFunction
 
 class TextWarmStartConfig(ExampleLearningConfig):
     """The settings of a warm start: examples are learnt until `target_accuracy` of the policy's greedy answers are
-    right."""
+    right. It fails after `max_examples`."""
 
-    max_examples: int = Field(default=1_000_000, ge=1)  # after which the warm start fails
+    max_examples: int = Field(default=1_000_000, ge=1)
 
 
 class TextConfig(LearnerConfig):
@@ -103,7 +103,8 @@ class TextLearning(Algorithm):
         seed: int,  # noqa: ARG002
         act: ActFunction | None = None,  # noqa: ARG002
     ) -> AnswerCollector:
-        """A collector that draws the seeds of new tasks for each rollout in these environments."""
+        """A collector that draws the seeds of new tasks for each rollout in these environments; `seed` and `act` are
+        not used."""
         return AnswerCollector(envs, self)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:

@@ -25,9 +25,8 @@ class TextPolicy(TrainedPolicy):
     the end or the room for an answer is reached.
 
     Texts are uint8 arrays, observations (P,) and actions (A,), zeros after their end. Begin and padding are never
-    chosen, and byte 0 ends an answer as the token for its end does. `value` is the probability
-    the policy gives the answer, `logits` (B, A, 2) hold for each byte its own and the next largest one, zeros after the
-    end.
+    chosen, and byte 0 ends an answer as the token for its end does. `value` is the probability the policy gives the
+    answer, `logits` (B, A, 2) hold for each byte its own and the next largest one, zeros after the end.
     """
 
     output_names = ("action", "value", "logits")
@@ -55,6 +54,7 @@ class TextPolicy(TrainedPolicy):
 
         Raises:
             ConfigError: for spaces that are no texts, or answers of more than 64 bytes.
+            ValidationError: for a value that `TransformerConfig` does not allow.
         """
         longest = sum(_require_texts(observation_space, action_space)) + 2  # begin and end
         sizes = {"vocabulary_size": ByteTokenizer().vocabulary_size, "max_tokens": longest}

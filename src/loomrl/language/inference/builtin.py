@@ -18,7 +18,8 @@ MAX_COMPLETIONS = 1_024  # of one prompt
 
 
 class BuiltinEngine(InferenceEngine):
-    """Answers from threads as they come; calls from several threads are decoded together.
+    """An `InferenceEngine` that decodes in a thread of this process; calls from several threads are decoded together.
+    Completing raises ServiceError without a policy and once the engine is closed.
 
     A completion with a seed is the same whatever is decoded beside it. Each version is a copy: whoever learns may go on
     changing the policy that was handed over.

@@ -26,16 +26,20 @@ _BYTES_OF_CHARACTER = 4  # at most, in UTF-8: so many tokens can one character h
 
 @dataclass(eq=False)
 class DecodedAnswer:
-    """One completion that is being decoded: prompt, sampling, and its tokens so far."""
+    """One completion that is being decoded: prompt, sampling, and its tokens so far with their log-probabilities.
+
+    `max_tokens` is how many it may get, as the sampling says and the transformer has room for. `finish_reason` is None
+    while it goes on; `stopped_by` is the stop text or token, None where neither ended it.
+    """
 
     prompt: tuple[int, ...]
     sampling: Sampling
     rng: np.random.Generator
-    max_tokens: int  # that the transformer has room for
+    max_tokens: int
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    finish_reason: FinishReason | None = None  # None while it goes on
-    stopped_by: str | int | None = None  # the stop text or token; None where neither ended it
+    finish_reason: FinishReason | None = None
+    stopped_by: str | int | None = None
 
 
 class Decoder:

@@ -21,19 +21,21 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 class Sampling(Drawing):
     """A policy's sampling settings, stop texts and a seed. A completion ends where its text reaches one of `stop`,
-    which is cut off. Without a seed the engine draws by its own."""
+    which is cut off. The same `seed` gives the same tokens again, whatever else is asked meanwhile; without one the
+    engine draws by its own."""
 
     stop: tuple[str, ...] = ()
-    seed: int | None = Field(default=None, ge=0, lt=2**63)  # the same tokens again, whatever else is asked meanwhile
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 @dataclass(frozen=True)
 class Completion(Drawn):
-    """One completion of a prompt: tokens, log-probabilities, text and policy version."""
+    """One completion of a prompt: a `TokenCompletion` with its text, and the version of the policy that made all of it.
+    `stopped_by` is the stop text, which is not in `text`, or the stop token; None where neither ended it."""
 
     text: str
-    version: int  # of the policy, for all of its tokens
-    stopped_by: str | int | None = None  # the stop text or token; None where neither ended it
+    version: int
+    stopped_by: str | int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ _ENGINES: tuple[tuple[type, _Engine], ...] = ((LanguagePolicy, BuiltinEngine), (
 
 
 class LocalEngine(InferenceEngine):
-    """Serves a language policy by a `BuiltinEngine`, and a policy that acts on observations by an `ActionEngine`: the
-    first policy decides, later ones must be of its kind. `seed` is of what is drawn."""
+    """An `InferenceEngine` that serves a language policy by a `BuiltinEngine`, and a policy that acts on observations
+    by an `ActionEngine`: the first policy decides, later ones must be of its kind. `seed` is of what is drawn.
+    Completing raises ServiceError before there is a policy."""
 
     def __init__(self, *, seed: int = 0) -> None:
         self._seed = seed
@@ -77,7 +78,8 @@ class LocalEngine(InferenceEngine):
         return self._texts().generate_rollouts(environment_states, n=n, sampling=sampling)
 
     def pause(self, mode: PauseMode = "wait") -> None:
-        """Begin no completion until `resume`; actions are chosen within the call and never wait."""
+        """Begin no completion until `resume`, see `InferenceEngine.pause`; without effect on actions, which are chosen
+        within the call, and before there is a policy. Never fails."""
         if isinstance(self._engine, BuiltinEngine):
             self._engine.pause(mode)
 

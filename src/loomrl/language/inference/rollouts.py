@@ -29,16 +29,21 @@ EnvironmentState = GymState | str
 
 @dataclass(frozen=True)
 class Rollout:
-    """One message for one state: send `text` to the environment, and what it earns with the tokens to a trainer."""
+    """One message for one state: send `text` to the environment, and what it earns with the tokens to a trainer.
+
+    `token_ids` are those of the prompt and the message. For each, `mask` is -100 in the prompt and the id itself in the
+    message, `log_probs` 1.0 in the prompt and else the log-probability at `temperature` (greedy: at 1).
+    `finish_reason` is "stop", "length" or "abort", `version` that of the policy that made it.
+    """
 
     state: EnvironmentState
     text: str
-    token_ids: list[int]  # of the prompt and the message
-    mask: list[int]  # -100 for tokens of the prompt, the token's id for those of the message
-    log_probs: list[float]  # at `temperature`; greedy: at 1; 1.0 for tokens of the prompt
+    token_ids: list[int]
+    mask: list[int]
+    log_probs: list[float]
     temperature: float
-    finish_reason: str  # "stop", "length" or "abort"
-    version: int  # of the policy that made it
+    finish_reason: str
+    version: int
 
 
 def rollouts_of(

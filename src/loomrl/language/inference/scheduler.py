@@ -25,11 +25,12 @@ class Busy(ServiceError):
 
 @dataclass(eq=False)
 class CompletionJob:
-    """The completions of one prompt, all by one policy version, and the future of their result."""
+    """The completions of one prompt, one of `sequences` each, and the future of their result. They are all made by one
+    `version` of the policy, -1 before they are begun."""
 
-    sequences: list[DecodedAnswer]  # one for each completion
+    sequences: list[DecodedAnswer]
     future: "Future[Completions]" = field(default_factory=Future)
-    version: int = -1  # of the policy that answers, once it does
+    version: int = -1
 
 
 @dataclass(eq=False)
@@ -42,7 +43,7 @@ class _Served:
 
 
 class Scheduler:
-    """Decides which completions are decoded when.
+    """Decides which completions are decoded when, and decodes them in a thread of its own, from the start to `close`.
 
     Args:
         max_running: sequences decoded at once.

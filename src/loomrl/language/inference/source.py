@@ -12,7 +12,7 @@ from loomrl.language.policies.sampling import SamplingConfig as Drawing
 
 class EngineSource(TaskSource):
     """A `TaskSource` whose answers come from an inference engine; the engine gets the trainer's policy before each
-    collection.
+    collection. `collect` raises ServiceError when the engine cannot be reached or fails.
 
     Groups carry the version that the engine reports. An answer that a pause cut short gives no group.
     """

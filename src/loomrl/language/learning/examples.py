@@ -37,17 +37,17 @@ def supervised_loss(
 
 
 class ExampleLearningConfig(Section):
-    """How right answers are learnt, and `target_accuracy`, the share of the policy's own greedy answers that must be
-    right in the end."""
+    """How right answers are learnt, `batch_size` of them in a gradient step, and `target_accuracy`, the share of the
+    policy's own greedy answers that must be right in the end."""
 
     target_accuracy: float = Field(default=0.3, gt=0, le=1)
     learning_rate: float = Field(default=1e-3, gt=0)
-    batch_size: int = Field(default=64, ge=1)  # examples of a gradient step
+    batch_size: int = Field(default=64, ge=1)
     max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class ExampleLearner(PolicyLearner):
-    """Imitates right answers: takes gradient steps on their log-probability."""
+    """A `PolicyLearner` that imitates right answers: takes gradient steps on their log-probability."""
 
     def step(self, examples: Sequence[TokenGroup]) -> float:
         """Take one gradient step on all these examples, at least one; returns the loss before it, in nats per learnt

@@ -20,21 +20,23 @@ _LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still number
 
 @dataclass(frozen=True)
 class TokenGroup:
-    """Samples that answer one prompt; lists of lists go by sample, then by token.
+    """Samples that answer one prompt, with a score for each; lists of lists go by sample, then by token.
 
-    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `loss_mask` is
-    false; None where nobody recorded them. `advantages` are there where an environment made its own. A sample that is
-    not in `counted` has advantage 0.
+    `tokens` are ids of prompt and answer, and `loss_mask` is true for those that are learnt. `log_probs` are those of
+    the policy that drew the tokens, at `temperatures`, and mean nothing where `loss_mask` is false; None where nobody
+    recorded them. `policy_version` is that policy's, None where it is not known. `temperatures` None are 1.
+    `advantages` are there where an environment made its own. A sample whose `counted` is false has advantage 0; None
+    counts all.
     """
 
-    tokens: list[list[int]]  # ids of prompt and answer
-    loss_mask: list[list[bool]]  # true for tokens that are learnt
-    scores: list[float]  # one for each sample
+    tokens: list[list[int]]
+    loss_mask: list[list[bool]]
+    scores: list[float]
     log_probs: list[list[float]] | None = None
-    policy_version: int | None = None  # that drew the tokens; None where it is not known
-    temperatures: list[float] | None = None  # one for each sample; None: 1
+    policy_version: int | None = None
+    temperatures: list[float] | None = None
     advantages: list[list[float]] | None = None
-    counted: list[bool] | None = None  # None: all
+    counted: list[bool] | None = None
 
     @classmethod
     def of_completions(

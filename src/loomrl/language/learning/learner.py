@@ -25,31 +25,51 @@ from loomrl.system.schema import Section
 
 
 class LearnerConfig(Section):
-    """The settings that GRPO and PPO on tokens share: learning rate, epochs, clipping, KL penalty and staleness. An
-    update is one call of `LanguageLearner.update`."""
+    """The settings that GRPO and PPO on tokens share. An update is one call of `LanguageLearner.update`.
 
-    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
-    warmup_updates: int = Field(default=30, ge=0)  # over which it rises to that, for Adam knows little at first
-    total_updates: int | None = Field(default=None, ge=1)  # over which it falls to 0, linearly; None: it stays
-    n_epochs: int = Field(default=2, ge=1)  # gradient steps of an update, each on all of its tokens
-    clip_epsilon: float = Field(default=0.2, gt=0)  # how far a probability ratio may be from 1
-    max_grad_norm: float = Field(default=1.0, gt=0)  # longer gradients are scaled down to it
-    kl_coef: float = Field(default=0.0, ge=0)  # what the divergence from the reference policy costs
-    max_importance_weight: float = Field(default=2.0, ge=1)  # of a token that another policy drew
-    max_staleness: int = Field(default=4, ge=0)  # updates a group's policy may be behind
+    Attributes:
+        learning_rate: at its highest.
+        warmup_updates: over which it rises to that, for Adam knows little at first.
+        total_updates: over which it falls to 0, linearly; None: it stays.
+        n_epochs: gradient steps of an update, each on all of its tokens.
+        clip_epsilon: how far a ratio of probabilities may be from 1 before it is clipped.
+        max_grad_norm: longer gradients are scaled down to it (L2 norm).
+        kl_coef: what the divergence from the reference policy costs.
+        max_importance_weight: of a token that another policy drew.
+        max_staleness: updates a group's policy may be behind; older groups are left out.
+    """
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup_updates: int = Field(default=30, ge=0)
+    total_updates: int | None = Field(default=None, ge=1)
+    n_epochs: int = Field(default=2, ge=1)
+    clip_epsilon: float = Field(default=0.2, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    max_importance_weight: float = Field(default=2.0, ge=1)
+    max_staleness: int = Field(default=4, ge=0)
 
 
 @dataclass(frozen=True)
 class BatchEstimate:
     """What an update computes of a batch's tokens once, for all its epochs, (N, T) each. What an algorithm does not use
-    is None."""
+    is None.
 
-    log_prob: Tensor  # of the policy as the update found it
-    weight: Tensor  # truncated importance of tokens another policy drew
+    Attributes:
+        log_prob: by the policy as the update found it.
+        weight: truncated importance of tokens that another policy drew.
+        advantage: what the policy learns from; 0 where nothing is learnt.
+        reference_log_prob: by the reference policy.
+        value: the value head's estimate before the token.
+        target: what the value head learns.
+    """
+
+    log_prob: Tensor
+    weight: Tensor
     advantage: Tensor
-    reference_log_prob: Tensor | None  # by the reference policy
-    value: Tensor | None = None  # the value head's estimate before the token
-    target: Tensor | None = None  # what the value head learns
+    reference_log_prob: Tensor | None
+    value: Tensor | None = None
+    target: Tensor | None = None
 
 
 class PolicyLearner:
@@ -79,7 +99,8 @@ class PolicyLearner:
 
 
 class LanguageLearner(PolicyLearner, ABC):
-    """Learns a `LanguagePolicy` from groups. A subclass says what tokens were worth, and how terms are averaged.
+    """Learns a `LanguagePolicy` from groups; `version` counts its updates. A subclass says what tokens were worth, and
+    how terms are averaged.
 
     `policy` itself is changed. With a `kl_coef`, `reference` is the policy whose neighbourhood it is held to, a copy of
     `policy` as it is now where none is given; else it is not used.

@@ -18,7 +18,7 @@ class LanguageTrainer:
         next metrics are requested.
 
         Raises:
-            ServiceError: when the source's hub or engine cannot be reached.
+            ServiceError: when the source's hub or engine cannot be reached; what was learnt before is kept.
             ArtifactError: for tokens that the policy cannot read.
             LoomRLError: when a gradient is not finite.
         """

@@ -19,19 +19,22 @@ from loomrl.language.policies.policy import LanguagePolicy
 
 
 class WarmStartConfig(ExampleLearningConfig):
-    """When a warm start ends, and how it learns until then. `target_accuracy` is to be reached in every domain."""
+    """When a warm start ends, and how it learns until then. `target_accuracy` is to be reached in every domain. That is
+    measured on `num_check_tasks` tasks every `check_interval` gradient steps; after `max_steps` of them it has failed.
+    """
 
-    check_interval: int = Field(default=50, ge=1)  # gradient steps between two measurements
-    num_check_tasks: int = Field(default=200, ge=1)  # of a measurement
-    max_steps: int = Field(default=20_000, ge=1)  # gradient steps, after which it fails
+    check_interval: int = Field(default=50, ge=1)
+    num_check_tasks: int = Field(default=200, ge=1)
+    max_steps: int = Field(default=20_000, ge=1)
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How a warm start went: gradient steps, and what was measured last, by domain."""
+    """How a warm start went: gradient steps, and the share of greedy answers, 0 to 1 by domain, that were right when it
+    was measured last."""
 
     num_steps: int
-    accuracy: dict[str, float]  # the share of greedy answers that were right, 0 to 1
+    accuracy: dict[str, float]
 
 
 def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfig, max_tokens: int) -> WarmStart:

@@ -18,11 +18,12 @@ from loomrl.system.schema import Section
 
 
 class ModelConfig(Section):
-    """Settings that a model is built from: models with equal configs can take each other's weights."""
+    """Settings that a model is built from: models with equal configs can take each other's weights. `max_tokens` is
+    that of a prompt and its answer together; PPO needs a `value_head`."""
 
     vocabulary_size: int = Field(ge=4)
-    max_tokens: int = Field(ge=2)  # of a prompt and its answer together
-    value_head: bool = False  # PPO needs one
+    max_tokens: int = Field(ge=2)
+    value_head: bool = False
 
 
 class MemoryShape(NamedTuple):
@@ -34,11 +35,12 @@ class MemoryShape(NamedTuple):
 
 
 class LanguageModel(nn.Module, ABC):
-    """A language policy's network: tokens in, hidden states out; `logits` and `values` are read from those."""
+    """A language policy's network: tokens in, hidden states out; `logits` and `values` are read from those. Each of
+    `end_token_ids` ends an answer; `value_head` is None where the config asks for none."""
 
     config: ModelConfig
-    value_head: nn.Linear | None  # None where the config asks for none
-    end_token_ids: tuple[int, ...] = (EOS,)  # each of them ends an answer
+    value_head: nn.Linear | None
+    end_token_ids: tuple[int, ...] = (EOS,)
 
     @abstractmethod
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:

@@ -44,10 +44,11 @@ class PretrainedSettings(Document):
 
 
 class PretrainedConfig(ModelConfig):
-    """The config of a pretrained model; `architecture` is the SHA-256 digest of Hugging Face's own config."""
+    """The config of a pretrained model; `architecture` is the SHA-256 digest of Hugging Face's own config, and each of
+    `end_token_ids` ends an answer."""
 
     architecture: str
-    end_token_ids: tuple[int, ...] = Field(min_length=1)  # each of them ends an answer
+    end_token_ids: tuple[int, ...] = Field(min_length=1)
 
 
 class PretrainedModel(LanguageModel):

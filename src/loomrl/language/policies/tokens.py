@@ -16,10 +16,14 @@ _NUM_SPECIAL = 3
 
 
 class Tokenizer(ABC):
-    """Converts texts to token ids and back. Ids 0 to 2 are padding, begin and end; none of them stands in a text."""
+    """Converts texts to token ids and back. Ids 0 to 2 are padding, begin and end; none of them stands in a text.
+    `encode`, `prompt` and `answer` raise ConfigError for a text that holds what has no token.
+
+    `num_symbols` counts the other tokens; `begin` is, as a text, what `prompt` puts before a text.
+    """
 
     num_symbols: int
-    begin: str = BEGIN  # what `prompt` puts before a text, as a text
+    begin: str = BEGIN
 
     @property
     def vocabulary_size(self) -> int:
@@ -56,7 +60,7 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8, a token for each byte: any text, 259 tokens."""
+    """A tokenizer with a token for each byte of UTF-8: takes any text, has 259 tokens."""
 
     num_symbols = 256
 
@@ -78,7 +82,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class CharacterTokenizer(Tokenizer):
-    """A token for each character of an alphabet, in its order: fewer tokens, less to compute.
+    """A tokenizer with a token for each character of an alphabet, in its order: fewer tokens, less to compute.
 
     Raises:
         ConfigError: where a character is there twice, and from `encode` for one that is not there.

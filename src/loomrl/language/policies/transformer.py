@@ -32,7 +32,7 @@ class TransformerConfig(ModelConfig):
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads."""
+    """Causal self-attention of several heads, the config's `num_heads`; no biases."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two dense layers, each added to what came in."""
+    """A layer of the transformer: attention, then two dense layers, each added to what came in."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

@@ -20,20 +20,22 @@ ScoredGroup = Mapping[str, Any]
 
 
 class HubRefused(ServiceRefused):
-    """The hub answered, but not with what was asked for. `status` is its HTTP status."""
+    """The hub answered that a request is wrong. `status` is its HTTP status."""
 
 
 @dataclass(frozen=True)
 class LeasedBatch:
     """Groups to train on, and what to acknowledge afterwards. A batch that comes again has the id it had.
 
-    The three lists are in the same order.
+    `groups` have the keys of `loomrl.language.trajectory.wire.ScoredGroup`. For each of them, in the same order,
+    `policy_versions` says which policy made it (None where its environment did not say), and `received_steps` the
+    hub's step when it came: the trainer's `starting_step`, and one more for each batch formed since.
     """
 
     id: int
-    groups: list[dict[str, Any]]  # with the keys of `loomrl.language.trajectory.wire.ScoredGroup`
-    policy_versions: list[int | None]  # that made the groups; None where the environment did not say
-    received_steps: list[int]  # the hub's step when each group came: `starting_step` and the batches formed since
+    groups: list[dict[str, Any]]
+    policy_versions: list[int | None]
+    received_steps: list[int]
 
 
 class HubClient:

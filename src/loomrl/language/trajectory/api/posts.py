@@ -17,11 +17,12 @@ _MAX_KEYS = 100_000
 
 @dataclass
 class Posts:
-    """Answers to repeat: by key, and those of requests whose sender never received one. Times are seconds since the
-    epoch."""
+    """Answers to repeat: by key, and those of requests whose sender never received one, for `retry_seconds`. With
+    `equal_once`, requests without a key whose bodies are equal are one request for that time, answered or not. `now` is
+    in seconds since the epoch."""
 
-    retry_seconds: float  # in which an unanswered request without a key may come again
-    equal_once: bool = False  # equal bodies within that time are one request, answered or not
+    retry_seconds: float
+    equal_once: bool = False
     _by_key: dict[str, Post] = field(default_factory=dict)
     _unanswered: dict[tuple[str, bytes], Post] = field(default_factory=dict)
 
@@ -33,7 +34,8 @@ class Posts:
         return self._last_id
 
     def restore(self, posts: Iterable[Post], now: float) -> None:
-        """Load stored posts after a restart, when it is not known which of the last answers arrived."""
+        """Load stored posts after a restart. It is not known which of the last answers arrived, so those without a key
+        that are younger than `retry_seconds` count as unanswered."""
         for post in posts:
             self._last_id = max(self._last_id, post.id)
             if post.key is not None:
@@ -84,7 +86,7 @@ class Posts:
             self._unanswered[post.path, post.digest] = post
 
     def remove_expired(self, now: float) -> None:
-        """Remove answers that are too old; `now` is in seconds since the epoch."""
+        """Remove answers that are too old: those without a key after `retry_seconds`, those with one after a day."""
         self._unanswered = {key: one for key, one in self._unanswered.items() if one.created > now - self.retry_seconds}
         for key in [key for key, one in self._by_key.items() if one.created <= now - KEEP_KEYS_SECONDS]:
             del self._by_key[key]

@@ -21,11 +21,11 @@ _END = b"\x03\x00"  # an empty last block
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A compressed piece of an answer, with checksum and plain size."""
+    """A compressed piece of an answer: a raw deflate stream, the CRC-32 of the plain bytes, and their number."""
 
     deflated: bytes
-    checksum: int  # CRC-32 of the plain bytes
-    num_bytes: int  # plain
+    checksum: int
+    num_bytes: int
 
     def plain(self) -> bytes:
         """The piece's bytes, unpacked: `num_bytes` of them."""

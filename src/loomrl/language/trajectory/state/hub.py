@@ -17,14 +17,20 @@ from loomrl.language.trajectory.wire import EnvironmentRegistration, Registratio
 
 @dataclass
 class HubState:
-    """The hub's state beside environments, groups and batches, stored as one JSON document."""
+    """The hub's state beside environments, groups and batches, stored as one JSON document.
 
-    registration: dict[str, Any] | None = None  # the trainer's; None before there is one
-    max_token_len: int = -1  # stays when a hub is reset, as the latest example does
-    step: int = 0  # the trainer's `starting_step`, and one more for each batch formed
-    started: bool = False  # a trainer asked for a batch
-    policy_version: int | None = None  # that the trainer has; None before it said so
-    next_group: int = 0  # id of the next group; likewise of the next batch, and place in the queue
+    `registration` is the trainer's, None before there is one; `step` its `starting_step` and one more for each batch
+    formed; `started` whether it asked for a batch; `policy_version` the one it said it has (None: it did not).
+    `max_token_len` stays when a hub is reset, -1 before the first trainer. The others are the id of the next group and
+    batch, and the next place in the queue.
+    """
+
+    registration: dict[str, Any] | None = None
+    max_token_len: int = -1
+    step: int = 0
+    started: bool = False
+    policy_version: int | None = None
+    next_group: int = 0
     next_batch: int = 0
     next_position: int = 0
 

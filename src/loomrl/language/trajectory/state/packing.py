@@ -13,16 +13,21 @@ from itertools import islice
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """The hub's entry of a group, without its content."""
+    """The hub's entry of a group, without its content, which has `num_bytes` as JSON.
+
+    `size` is in sequences. `env_id` is None where no environment is named, `policy_version` where the environment did
+    not say which policy made it, `position`, the place in the queue, while the group is buffered. `received_step` is
+    the hub's step when it came, `queued_at` in seconds since the epoch.
+    """
 
     id: int
-    size: int  # sequences
+    size: int
     env_id: int | None = None
-    num_bytes: int = 0  # as JSON
-    position: int | None = None  # in the queue; None while it is buffered
-    policy_version: int | None = None  # that made it, where its environment says so
-    received_step: int = 0  # the hub's step when it came
-    queued_at: float = 0.0  # seconds since the epoch
+    num_bytes: int = 0
+    position: int | None = None
+    policy_version: int | None = None
+    received_step: int = 0
+    queued_at: float = 0.0
 
 
 def form_batches(
