@@ -16,7 +16,7 @@ _MAX_SHOWN = 500  # characters of an answer that an error repeats
 
 
 class ServiceRefused(ServiceError):
-    """The service answered, but not with what was asked for. `status` is its HTTP status."""
+    """The service answered that a request is wrong. `status` is its HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -24,7 +24,8 @@ class ServiceRefused(ServiceError):
 
 
 class ServiceConnection:
-    """HTTP requests to one service, with retries while it is not reached or busy.
+    """HTTP requests to one service, with retries while it is not reached or busy. Errors are ServiceError, and
+    `refused`, a kind of it, where the service answers that a request is wrong.
 
     Args:
         name: what errors call it, such as `hub`. Its token is that of `LOOMRL_{NAME}_TOKEN` where none is given.
@@ -32,7 +33,7 @@ class ServiceConnection:
         token: sent as `Authorization: Bearer`.
         patience_seconds: until a request that was not answered fails.
         timeout_seconds: of one answer.
-        refused: what is raised when the service answers that a request is wrong.
+        refused: the class that is raised when the service answers that a request is wrong (status 400 to 499).
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class ServiceConnection:
         self._name, self._patience_seconds, self._refused = name, patience_seconds, refused
 
     def request(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """The answer as JSON; sent again while the service is not reached or busy, so only for requests that may be
-        repeated.
+        """The answer, read from JSON; None for an empty one. The request is sent again while the service is not
+        reached or fails, so it must be one that may be repeated.
 
         Raises:
-            ServiceRefused: when the service answers that the request is wrong.
-            ServiceError: when there is no answer within `patience_seconds`.
+            ServiceRefused: the connection's own kind of it, when the service answers that the request is wrong.
+            ServiceError: when there is no answer within `patience_seconds`, or still one of status 500 or above, or one
+                that is no JSON.
         """
         deadline, pause = time.monotonic() + self._patience_seconds, _PAUSE_SECONDS
         while True:
@@ -75,12 +77,13 @@ class ServiceConnection:
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def request_once(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """The answer as JSON, of a request that is sent once, since it must not be repeated. A `body` in bytes is JSON
-        already, packed as its `headers` say.
+        """The answer, read from JSON, of a request that is sent once, since it must not be repeated; None for an empty
+        one. A `body` in bytes is JSON already, packed as its `headers` say.
 
         Raises:
-            ServiceRefused: when the service answers that the request is wrong.
-            ServiceError: when there is no answer, or it is no JSON.
+            ServiceRefused: the connection's own kind of it, when the service answers that the request is wrong.
+            ServiceError: when there is no answer, or one of status 500 or above, or one that is no JSON. Whether the
+                service did what was requested is not known then.
         """
         url = f"{self._client.base_url}{path}"
         content = body if body is None or isinstance(body, bytes) else orjson.dumps(body)
@@ -101,5 +104,5 @@ class ServiceConnection:
             raise ServiceError(f"{method} {url}: the answer is no JSON; is this the {self._name}?") from error
 
     def close(self) -> None:
-        """Close all HTTP connections to the service; later requests fail."""
+        """Close all HTTP connections to the service; later requests raise RuntimeError."""
         self._client.close()

@@ -33,13 +33,14 @@ RIGHT = 0.999  # the reward from which an answer counts as right
 
 @dataclass(frozen=True)
 class AnswerRollout:
-    """One answer in each of B environments, grouped by task; `examples` are right answers to the same tasks, where they
-    were requested. Takes the place of a `Trajectory` in the training loop."""
+    """One answer in each of B environments, grouped by task, with its `reward` (B,); answers have no cost. `examples`
+    are right answers to the same tasks, where they were requested, else none. Takes the place of a `Trajectory` in the
+    training loop."""
 
     groups: list[TokenGroup]
     examples: list[TokenGroup]
-    reward: FloatArray  # (B,)
-    cost: None = None  # answers cost nothing
+    reward: FloatArray
+    cost: None = None
 
     @property
     def num_transitions(self) -> int:
@@ -52,16 +53,15 @@ class AnswerRollout:
         return float(np.mean(self.reward >= RIGHT))
 
     def unusable_reward(self) -> tuple[int, float] | None:
-        """The first reward that float32 cannot hold, and its environment."""
+        """The first environment with a reward that float32 cannot hold, and that reward; None where there is none."""
         with np.errstate(over="ignore"):
             bad = np.flatnonzero(~np.isfinite(self.reward.astype(np.float32)))
         return (int(bad[0]), float(self.reward[bad[0]])) if len(bad) else None
 
 
 class AnswerCollector:
-    """Lets a policy answer in environments of text, each of its rollouts with tasks of their own.
-
-    `finished` is as in `loomrl.environment.collecting.collector.Collector`.
+    """Lets a policy answer in environments of text; each rollout has new tasks. `finished` holds (return, length) of
+    every episode that ended since the caller last cleared it, the length always 1.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any], algorithm: "TextLearning") -> None:
@@ -79,7 +79,8 @@ class AnswerCollector:
         return 0
 
     def collect(self, num_steps: int, rng: np.random.Generator) -> AnswerRollout:  # noqa: ARG002
-        """Draw tasks, answer each `num_samples` times, or once where examples are wanted, and take the rewards.
+        """Draw tasks, answer each `num_samples` times, or once where examples are wanted, and take the rewards: one
+        answer in each environment, whatever `num_steps` is. `rng` draws tasks and answers.
 
         Raises:
             ConfigError: where examples are wanted and the environments do not show their tasks, or have no room for a
@@ -120,7 +121,8 @@ class AnswerCollector:
 
 
 def answer_bytes(tokens: Sequence[int], size: int) -> NDArray[np.uint8]:
-    """The bytes of an answer up to its end, uint8 (size,), zeros after it; begin and padding stand for nothing."""
+    """The bytes of an answer's tokens up to its end, uint8 (size,), zeros after it; begin and padding are left out. An
+    answer of more than `size` bytes gives as many as it has."""
     said = tokens[: tokens.index(EOS)] if EOS in tokens else tokens
     letters = [token - _FIRST_BYTE for token in said if token >= _FIRST_BYTE]
     letters = letters[: letters.index(0)] if 0 in letters else letters

@@ -1,8 +1,8 @@
 """GRPO for language policies (Shao et al., arXiv 2402.03300): an answer is as good as it is beside others to its task.
 
-The loss is `loomrl.language.learning.grpo`; tasks and the warm start are `answering` and `text_learning`, the policy
-that goes through the stages `text_policy`. `docs/algorithms/grpo.md` lists the details, the metrics and what was
-measured.
+The loss is `loomrl.language.learning.grpo`; tasks and the warm start are `answering` and `learning` beside this module,
+the policy that goes through the stages is in `policy`. `docs/algorithms/grpo.md` lists the details, the metrics and
+what was measured.
 """
 
 from loomrl.language.algorithms.learning import TextConfig, builder
@@ -14,7 +14,7 @@ Policy = TextPolicy
 
 
 class GRPOConfig(TextConfig):
-    """GRPO's parameters; the defaults learn to add numbers of two digits."""
+    """GRPO's parameters, those of `TextConfig`; the defaults learn to add numbers of two digits."""
 
 
 Config = GRPOConfig  # as all plug-ins of this kind name it

@@ -29,14 +29,16 @@ from loomrl.types import Act, ActFunction
 
 
 class TextWarmStartConfig(ExampleLearningConfig):
-    """Examples are learnt until `target_accuracy` of the policy's greedy answers are right."""
+    """The settings of a warm start: examples are learnt until `target_accuracy` of the policy's greedy answers are
+    right. It fails after `max_examples`."""
 
     max_examples: int = Field(default=1_000_000, ge=1)
 
 
 class TextConfig(LearnerConfig):
-    """A rollout is `num_samples` answers to each of `num_tasks` tasks; in the warm start, one to each of as many tasks.
+    """The settings of algorithms on texts: of rollouts, the warm start (None: there is none) and the transformer.
 
+    A rollout is `num_samples` answers to each of `num_tasks` tasks; in the warm start, one to each of as many tasks.
     `width`, `num_layers` and `num_heads` are the transformer's.
     """
 
@@ -55,8 +57,8 @@ class TextConfig(LearnerConfig):
 
 
 class TextLearning(Algorithm):
-    """An `Algorithm` for environments of text. Whoever builds it names the learner that takes over after the warm
-    start."""
+    """An `Algorithm` for environments of text: a warm start on examples, where the config has one, then the `learner`,
+    a kind of `LanguageLearner` such as GRPO. Both change `policy` in place."""
 
     rollout_length = 1  # an answer ends an episode
 
@@ -76,7 +78,7 @@ class TextLearning(Algorithm):
 
     @property
     def policy(self) -> TextPolicy:
-        """The policy as it is now."""
+        """The policy as it is now, always the same object."""
         return self._policy
 
     @property
@@ -101,11 +103,13 @@ class TextLearning(Algorithm):
         seed: int,  # noqa: ARG002
         act: ActFunction | None = None,  # noqa: ARG002
     ) -> AnswerCollector:
-        """A collector that draws the seeds of new tasks for each rollout in these environments."""
+        """A collector that draws the seeds of new tasks for each rollout in these environments; `seed` and `act` are
+        not used."""
         return AnswerCollector(envs, self)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:
-        """Greedy answers to observations; exploring answers are sampled by the collector."""
+        """Greedy answers to observations (B, P) of bytes, as actions (B, A) of bytes; `rng` is not used. Exploring
+        answers are sampled by the collector."""
         return self.policy.act(obs, rng)
 
     def update(  # type: ignore[override]  # what its own collector gives
@@ -115,8 +119,12 @@ class TextLearning(Algorithm):
     ) -> dict[str, float]:
         """Learn from one rollout: examples until enough answers are right, then the answers themselves.
 
+        Returns:
+            `accuracy`, the share of right answers in the rollout, and `supervised_loss` in the warm start, else the
+            metrics of `LanguageLearner.update`.
+
         Raises:
-            LoomRLError: when `max_examples` do not suffice for a warm start.
+            LoomRLError: when `max_examples` do not suffice for a warm start, or a gradient is not finite.
         """
         metrics = {"accuracy": rollout.accuracy}
         if not isinstance(self._learner, _WarmStart):
@@ -164,7 +172,8 @@ class _WarmStart(ExampleLearner):
 
 
 def builder(algorithm: str, learner: type[LanguageLearner]) -> Callable[..., TextLearning]:
-    """The `build` of the algorithm that goes on with a learner after the warm start."""
+    """The plug-in function `build` of the algorithm of this name, which goes on with this kind of learner after the
+    warm start. It makes a `TextLearning`, and raises ConfigError for spaces that are no texts."""
 
     def build(
         config: TextConfig,

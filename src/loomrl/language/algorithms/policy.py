@@ -21,11 +21,12 @@ _FIRST_BYTE = ByteTokenizer().encode("\0")[0]  # the token of byte 0; those of t
 
 
 class TextPolicy(TrainedPolicy):
-    """Answers with the likeliest byte after those before it, until the end or the room for an answer is reached.
+    """A language policy of bytes, as stages know policies: answers with the likeliest byte after those before it, until
+    the end or the room for an answer is reached.
 
-    Begin and padding are never chosen, and byte 0 ends an answer as the token for its end does. `value` is the
-    probability the policy gives the answer, `logits` (B, A, 2) hold for each byte its own and the next largest one,
-    zeros after the end.
+    Texts are uint8 arrays, observations (P,) and actions (A,), zeros after their end. Begin and padding are never
+    chosen, and byte 0 ends an answer as the token for its end does. `value` is the probability the policy gives the
+    answer, `logits` (B, A, 2) hold for each byte its own and the next largest one, zeros after the end.
     """
 
     output_names = ("action", "value", "logits")
@@ -48,10 +49,12 @@ class TextPolicy(TrainedPolicy):
         generator: torch.Generator,
         **transformer: int | bool,
     ) -> Self:
-        """A fresh policy of bytes, with room for the longest prompt and answer; `transformer` as its config has it.
+        """A fresh policy of bytes, with room for the longest prompt and answer. `transformer` are the fields of
+        `TransformerConfig` but for vocabulary size and `max_tokens`.
 
         Raises:
-            ConfigError: for spaces that are no texts.
+            ConfigError: for spaces that are no texts, or answers of more than 64 bytes.
+            ValidationError: for a value that `TransformerConfig` does not allow.
         """
         longest = sum(_require_texts(observation_space, action_space)) + 2  # begin and end
         sizes = {"vocabulary_size": ByteTokenizer().vocabulary_size, "max_tokens": longest}

@@ -14,7 +14,8 @@ Policy = TextPolicy
 
 
 class TokenPPOConfig(TextConfig, LanguagePPOConfig):
-    """Token PPO's parameters. It compares no answers, so one to each task would do."""
+    """Token PPO's parameters, those of `TextConfig` and `LanguagePPOConfig`. It compares no answers, so one to each
+    task would do."""
 
     num_samples: int = Field(default=8, ge=1)
 

@@ -17,18 +17,22 @@ from loomrl.language.inference.weights import is_same
 
 @dataclass(frozen=True)
 class ActionRollout:
-    """One action for one observation, with its log-probability and the critic's value."""
+    """One action for one observation, made by this version of the policy.
 
-    state: NDArray[Any]  # (*obs), raw
-    action: Any  # as the environment takes it: a number, or an array (*action)
-    log_prob: float  # of what was drawn, before continuous actions were clipped to their bounds
-    value: float  # the critic's
-    version: int  # of the policy that made it
+    `state` is the raw observation (*obs), `action` what the environment takes: a number, or an array (*action).
+    `log_prob` is that of what was drawn, before continuous actions were clipped to their bounds; `value` the critic's.
+    """
+
+    state: NDArray[Any]
+    action: Any
+    log_prob: float
+    value: float
+    version: int
 
 
 class ActionEngine:
     """Serves actions by a copy of the policy that was handed over last. `seed` is that of its draws. It may be called
-    from several threads."""
+    from several threads, and needs no closing."""
 
     def __init__(self, seed: int = 0) -> None:
         self._served: tuple[ActorCriticPolicy, int] | None = None
@@ -40,7 +44,7 @@ class ActionEngine:
         return -1 if self._served is None else self._served[1]
 
     def update(self, policy: ActorCriticPolicy, version: int) -> None:
-        """Serve a copy of a policy from now on.
+        """Serve a copy of a policy from now on. Where an error is raised, what was served before goes on being served.
 
         Raises:
             ConfigError: for a policy of other observations or actions than the one served, a version below 0, or other
@@ -57,8 +61,8 @@ class ActionEngine:
     def rollouts(
         self, states: Sequence[ArrayLike], n: int, temperature: float, seed: int | None = None
     ) -> list[ActionRollout]:
-        """`n` actions for each observation, in their order: drawn at temperature 1, the likeliest at 0; the same again
-        for the same `seed`.
+        """`n` actions for each observation: those of the first, then those of the next. They are drawn at temperature
+        1, and the likeliest at 0; the same again for the same `seed` (None: by the engine's own).
 
         Raises:
             ConfigError: for an observation of another shape than the policy's or with a number that is not finite,

@@ -18,7 +18,8 @@ MAX_COMPLETIONS = 1_024  # of one prompt
 
 
 class BuiltinEngine(InferenceEngine):
-    """Answers from threads as they come; calls from several threads are decoded together.
+    """An `InferenceEngine` that decodes in a thread of this process; calls from several threads are decoded together.
+    Completing raises ServiceError without a policy and once the engine is closed.
 
     A completion with a seed is the same whatever is decoded beside it. Each version is a copy: whoever learns may go on
     changing the policy that was handed over.
@@ -29,6 +30,9 @@ class BuiltinEngine(InferenceEngine):
         max_waiting: completions that wait for their turn; more are refused.
         seed: of completions that have no seed of their own.
         observe: told of each completion.
+
+    Raises:
+        ArtifactError: when a weight of `policy` is not finite.
     """
 
     def __init__(
@@ -53,12 +57,13 @@ class BuiltinEngine(InferenceEngine):
 
     @property
     def version(self) -> int:
+        """The version of the policy that is served now; -1 before there is one."""
         served = self.scheduler.served
         return -1 if served is None else served[1]
 
     @property
     def policy(self) -> LanguagePolicy:
-        """The copy that is served.
+        """The copy of a policy that is served now; not to be changed.
 
         Raises:
             ServiceError: before there is one.
@@ -68,6 +73,15 @@ class BuiltinEngine(InferenceEngine):
         return served[0]
 
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
+        """`n` completions of each prompt, in the order of the prompts; waits until all are done. `sampling` None is
+        `Sampling()`.
+
+        Raises:
+            ConfigError: for a prompt the policy cannot take, `n` above 1,024 or below 1, or more completions than may
+                wait.
+            Busy: when too many completions wait; try again.
+            ServiceError: without a policy, when decoding fails, and when the engine is or gets closed.
+        """
         return [future.result() for future in self.submit(prompts, n=n, sampling=sampling)]
 
     def submit(
@@ -77,9 +91,10 @@ class BuiltinEngine(InferenceEngine):
         further.
 
         Raises:
-            ConfigError: for a prompt the policy cannot take, or too many completions.
-            Busy: when too many completions wait.
-            ServiceError: without a policy.
+            ConfigError: for a prompt the policy cannot take, `n` above 1,024 or below 1, or more completions than may
+                wait.
+            Busy: when too many completions wait; try again.
+            ServiceError: without a policy, or after `close`. What goes wrong later is raised by the future.
         """
         if not 1 <= n <= MAX_COMPLETIONS:
             raise ConfigError(f"n is {n}; from 1 to {MAX_COMPLETIONS} completions of a prompt")
@@ -93,10 +108,12 @@ class BuiltinEngine(InferenceEngine):
         return [job.future for job in jobs]
 
     def update(self, policy: LanguagePolicy, version: int) -> None:
-        """Serve a copy of a policy; what runs is finished by the version that began it.
+        """Serve a copy of a policy; what runs is finished by the version that began it. Where an error is raised, what
+        was served before goes on being served.
 
         Raises:
-            ConfigError: when it has another tokenizer or architecture, or other weights are served as this version.
+            ConfigError: when it has another tokenizer or architecture, other weights are served as this version, or the
+                version is below 0.
             ArtifactError: when a weight is not finite.
         """
         with self._one_update:
@@ -109,12 +126,16 @@ class BuiltinEngine(InferenceEngine):
                 self.scheduler.serve(policy.with_model(model), version)
 
     def pause(self, mode: PauseMode = "wait") -> None:
+        """Begin no new completion until `resume`. What runs is ended unfinished, with what waits ("abort"), waited for
+        ("wait"), or kept for later ("keep"). Never fails."""
         self.scheduler.pause(mode)
 
     def resume(self) -> None:
+        """Begin waiting completions and continue kept ones, after `pause`. Never fails."""
         self.scheduler.resume()
 
     def close(self) -> None:
+        """End the decoding thread. What is unanswered, and every later request, fails with ServiceError."""
         self.scheduler.close()
 
     def _job(self, policy: LanguagePolicy, prompt: Prompt, number: int, n: int, sampling: Sampling) -> CompletionJob:

@@ -26,20 +26,24 @@ _BYTES_OF_CHARACTER = 4  # at most, in UTF-8: so many tokens can one character h
 
 @dataclass(eq=False)
 class DecodedAnswer:
-    """One completion that is being decoded: prompt, sampling, and its tokens so far."""
+    """One completion that is being decoded: prompt, sampling, and its tokens so far with their log-probabilities.
+
+    `max_tokens` is how many it may get, as the sampling says and the transformer has room for. `finish_reason` is None
+    while it goes on; `stopped_by` is the stop text or token, None where neither ended it.
+    """
 
     prompt: tuple[int, ...]
     sampling: Sampling
     rng: np.random.Generator
-    max_tokens: int  # that the transformer has room for
+    max_tokens: int
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
-    finish_reason: FinishReason | None = None  # None while it goes on
+    finish_reason: FinishReason | None = None
     stopped_by: str | int | None = None
 
 
 class Decoder:
-    """Decodes by one policy, a token of every sequence at each step."""
+    """Decodes by one policy, a token of every sequence at each step. For one thread at a time."""
 
     def __init__(self, policy: LanguagePolicy) -> None:
         self.policy = policy
@@ -55,7 +59,8 @@ class Decoder:
 
     @torch.inference_mode()
     def add(self, sequences: Sequence[DecodedAnswer]) -> None:
-        """Add sequences to the batch and read their prompts, equal prompts once."""
+        """Add sequences, at least one, to the batch and read their prompts, equal prompts once. A prompt has a token at
+        least, and no more than the policy has room for: nothing is checked here."""
         prompts = list(dict.fromkeys(one.prompt for one in sequences))
         read, logits = _read_prompts(self._model, prompts)
         rows = self._free_rows(len(sequences))
@@ -67,7 +72,12 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self) -> list[DecodedAnswer]:
-        """Sample a token for each sequence; returns the sequences that ended with it."""
+        """Sample a token for each sequence, of which there must be one; returns the sequences that ended with it, with
+        their `finish_reason`. They are no longer among `sequences`.
+
+        Raises:
+            LoomRLError: where the policy's logits are no numbers; no token was added.
+        """
         live = [index for index, row in enumerate(self._rows) if row is not None]
         sequences = self.sequences
         token_ids, log_probs = _draw(self._logits[live], sequences)

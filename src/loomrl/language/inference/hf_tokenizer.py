@@ -19,10 +19,13 @@ _FIRST_BYTE = 3  # the token id of byte 0
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path, max_tokens: int) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json`.
+    """Write a tokenizer to `tokenizer.json` and `tokenizer_config.json` in a folder, which is made where it is not
+    there. `max_tokens` is how many tokens its policy reads at most.
 
     Raises:
-        ConfigError: for a tokenizer that came from such files.
+        ConfigError: for a tokenizer that came from such files; nothing is written.
+        ArtifactError: when a file cannot be written.
+        OSError: when the folder cannot be made.
     """
     described = _tokenizer_json(tokenizer)
     folder.mkdir(parents=True, exist_ok=True)

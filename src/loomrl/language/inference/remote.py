@@ -29,7 +29,11 @@ class SavedPolicy(Protocol):
     """A policy that the engine can read from a folder: its own format, which for vLLM and SGLang is Hugging Face's."""
 
     def save(self, folder: Path) -> None:
-        """Write all files that the engine needs into a folder."""
+        """Write all files that the engine needs into a folder, which is made where it is not there.
+
+        Raises:
+            ArtifactError or OSError: when they cannot be written.
+        """
         ...
 
 
@@ -38,7 +42,9 @@ class EngineRefused(ServiceRefused):
 
 
 class RemoteEngine(InferenceEngine):
-    """An engine behind HTTP.
+    """An engine behind HTTP. Every method raises ServiceError when the engine gives no answer within
+    `patience_seconds`, fails or answers something else than its kind does, and EngineRefused, a ServiceError, when it
+    answers that the request is wrong.
 
     Args:
         url: where it is served.
@@ -69,11 +75,27 @@ class RemoteEngine(InferenceEngine):
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="engine")
 
     def complete(self, prompts: Sequence[Prompt], *, n: int = 1, sampling: Sampling | None = None) -> list[Completions]:
-        """A request for each prompt, which the engine decodes together."""
+        """`n` completions of each prompt, in the order of the prompts: a request for each, which the engine decodes
+        together. What an update cut short is requested again. `sampling` None is `Sampling()`.
+
+        Raises:
+            EngineRefused: for a prompt or sampling that the engine does not take.
+            ServiceError: when it gives no answer in time, or fails. Completions of other prompts are lost, too.
+            RuntimeError: after `close`.
+        """
         wanted = [_of_prompt(sampling or Sampling(), number) for number in range(len(prompts))]
         return list(self._pool.map(self._whole, prompts, repeat(n), wanted))
 
     def update(self, policy: SavedPolicy, version: int) -> None:
+        """Serve a policy's weights as this version from now on: save them, pause the engine, hand them over, read back
+        the version, and resume.
+
+        Raises:
+            ServiceError: when the engine does not take them. What it served before goes on being served; where that
+                cannot be known, it is left paused and the message says so. Where only the last request, to resume,
+                fails, it has the new weights and may be paused.
+            ArtifactError or OSError: when the weights cannot be saved; nothing was sent.
+        """
         folder = self._folder / f"version-{version}"
         policy.save(folder)
         before = self.version
@@ -90,9 +112,13 @@ class RemoteEngine(InferenceEngine):
         self._forget(keep=folder)
 
     def pause(self, mode: PauseMode = "wait") -> None:
+        """Begin nothing new until `resume`. What runs is ended unfinished ("abort"), waited for ("wait"), or kept for
+        later ("keep"), as far as the engine can. Raises ServiceError when it does not confirm that."""
         self._connection.request(*self._pause_request(mode))
 
     def close(self) -> None:
+        """Wait for requests under way, close all connections and remove the weights that were written to a temporary
+        folder. The engine goes on serving; later calls raise RuntimeError."""
         self._pool.shutdown()
         self._connection.close()
         self._temporary.cleanup()
@@ -165,18 +191,19 @@ def _of_prompt(sampling: Sampling, number: int) -> Sampling:
 
 
 def common_fields(n: int, sampling: Sampling) -> dict[str, Any]:
-    """What vLLM and SGLang call by the same names in a request for `n` completions."""
+    """The fields, JSON values by name, that vLLM and SGLang call the same in a request for `n` completions."""
     named = sampling.model_dump(mode="json", include={"temperature", "top_p", "stop", "stop_token_ids", "ignore_eos"})
     return {"n": n, **named}
 
 
 def tensors_of(folder: Path) -> list[str]:
-    """The content of a folder's safetensors files in base64, in the order of their names."""
+    """The content of a folder's safetensors files in base64, one text for each in the order of their names."""
     return [base64.b64encode(path.read_bytes()).decode() for path in sorted(folder.glob("*.safetensors"))]
 
 
 def version_of(answer: object) -> int:
-    """A weight version as a number; 0 for weights that were given none."""
+    """The number of a weight version that an engine tells as a text of digits; 0 for anything else, as an engine tells
+    of weights that were given no version."""
     return int(answer) if isinstance(answer, str) and answer.isascii() and answer.isdigit() else 0
 
 
@@ -184,7 +211,7 @@ def field_of(answer: Any, *names: str | int) -> Any:
     """The value in a JSON answer at a path of keys and indices.
 
     Raises:
-        ServiceError: when there is nothing.
+        ServiceError: when there is nothing at that path.
     """
     found = answer
     for name in names:

@@ -29,22 +29,28 @@ EnvironmentState = GymState | str
 
 @dataclass(frozen=True)
 class Rollout:
-    """One message for one state: send `text` to the environment, and what it earns with the tokens to a trainer."""
+    """One message for one state: send `text` to the environment, and what it earns with the tokens to a trainer.
+
+    `token_ids` are those of the prompt and the message. For each, `mask` is -100 in the prompt and the id itself in the
+    message, `log_probs` 1.0 in the prompt and else the log-probability at `temperature` (greedy: at 1).
+    `finish_reason` is "stop", "length" or "abort", `version` that of the policy that made it.
+    """
 
     state: EnvironmentState
     text: str
-    token_ids: list[int]  # of the prompt and the message
+    token_ids: list[int]
     mask: list[int]
-    log_probs: list[float]  # at `temperature`; greedy: at 1
+    log_probs: list[float]
     temperature: float
     finish_reason: str
-    version: int  # of the policy that made it
+    version: int
 
 
 def rollouts_of(
     states: Sequence[EnvironmentState], answers: Sequence["Completions"], temperature: float
 ) -> list[Rollout]:
-    """A rollout of each completion of each state, all drawn at one temperature."""
+    """A rollout of each completion of each state, all drawn at one temperature: those of the first state, then those
+    of the next. Raises ValueError where there are not as many answers as states."""
     return [
         Rollout(
             state,
@@ -62,7 +68,8 @@ def rollouts_of(
 
 
 def scored_group(rollouts: Sequence[Rollout], scores: Sequence[float]) -> dict[str, Any]:
-    """A group of the Trajectory API, of rollouts for one state; post it with the version they have in common.
+    """A group of the Trajectory API, as `loomrl.language.trajectory.wire.ScoredGroup` describes it, of rollouts for one
+    state and a score for each. Post it with the policy version they have in common.
 
     Raises:
         ConfigError: when there are not as many scores, or policies of several versions made them.

@@ -25,11 +25,12 @@ class Busy(ServiceError):
 
 @dataclass(eq=False)
 class CompletionJob:
-    """The completions of one prompt, all by one policy version, and the future of their result."""
+    """The completions of one prompt, one of `sequences` each, and the future of their result. They are all made by one
+    `version` of the policy, -1 before they are begun."""
 
     sequences: list[DecodedAnswer]
     future: "Future[Completions]" = field(default_factory=Future)
-    version: int = -1  # of the policy that answers, once it does
+    version: int = -1
 
 
 @dataclass(eq=False)
@@ -42,7 +43,7 @@ class _Served:
 
 
 class Scheduler:
-    """Decides which completions are decoded when.
+    """Decides which completions are decoded when, and decodes them in a thread of its own, from the start to `close`.
 
     Args:
         max_running: sequences decoded at once.
@@ -81,16 +82,16 @@ class Scheduler:
 
     @property
     def served(self) -> tuple[LanguagePolicy, int] | None:
-        """The policy that answers what comes now, and its version."""
+        """The policy that answers what comes now, and its version; None before there is one."""
         newest = self._served[-1] if self._served else None
         return None if newest is None else (newest.decoder.policy, newest.version)
 
     def submit(self, jobs: Sequence[CompletionJob]) -> None:
-        """Answer jobs in their turn, all or none of them.
+        """Take jobs, to answer them in their turn by their futures; all of them or none.
 
         Raises:
-            Busy: when too many wait.
-            ServiceError: after `close`.
+            Busy: when too many sequences would wait.
+            ServiceError: after `close`, or when the decoding thread has ended.
         """
         with self._changed:
             if self._is_closed:
@@ -108,7 +109,8 @@ class Scheduler:
             self._changed.notify_all()
 
     def pause(self, mode: PauseMode) -> None:
-        """Begin no new completion: abort what runs and waits, wait until what runs has ended, or keep it for later."""
+        """Begin no new completion until `resume`. What runs is ended unfinished, with what waits ("abort"), waited for
+        ("wait"), or kept for later ("keep"). Blocks until nothing runs, but for "keep"."""
         with self._changed:
             self._accepts_new = False
             self._steps = mode != "keep"
@@ -124,7 +126,7 @@ class Scheduler:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End the decoding thread; unanswered completions fail with ServiceError."""
+        """End the decoding thread and wait for it; futures of unanswered completions fail with ServiceError."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -15,7 +15,8 @@ def serve(settings: EngineSettings, port_file: Path | None = None) -> None:
     `port_file` gets `{"url": ..., "pid": ...}` once the port is bound.
 
     Raises:
-        ConfigError: when the address may be reached by others but there is no token.
+        ConfigError: when the address may be reached by others but there is no token, or the policy is a Hugging Face
+            model and `transformers` is not installed.
         ArtifactError: when the policy cannot be read.
         ServiceError: when the address cannot be bound.
     """

@@ -14,7 +14,13 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The options of `loomrl engine serve`, with underscores."""
+    """The options of `loomrl engine serve`, with underscores. Limits in bytes are of one request, unpacked
+    (`max_body_bytes`, as weights may come in one), of one for completions (`max_prompt_bytes`), and of all that are
+    being read at once (`max_pending_bytes`).
+
+    Raises:
+        ConfigError: where `max_running` or `max_waiting` is below 1, or `version` or `seed` below 0.
+    """
 
     policy: Annotated[Path, Option(help="A folder with a language policy, or a model of Hugging Face's.")]
     host: Host = "127.0.0.1"

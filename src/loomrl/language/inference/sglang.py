@@ -23,13 +23,18 @@ _MODES = {"abort": "abort", "wait": "abort", "keep": "retract"}
 
 
 class SGLangEngine(RemoteEngine):
-    """An SGLang server as an `InferenceEngine`; arguments are those of `RemoteEngine`."""
+    """An SGLang server as an `InferenceEngine`; arguments are those of `RemoteEngine`. Every method raises ServiceError
+    when the server gives no answer in time, fails or refuses the request. `pause("wait")` ends what runs, as "abort"
+    does."""
 
     @property
     def version(self) -> int:
+        """The version of the weights the server has now, by its `/model_info`; 0 where they were given none. Raises
+        ServiceError when it does not say."""
         return version_of(field_of(self._connection.request("GET", "/model_info"), "weight_version"))
 
     def resume(self) -> None:
+        """Have the server go on, after `pause`. Raises ServiceError when it does not confirm that."""
         self._connection.request("POST", "/continue_generation", {})
 
     def _pause_request(self, mode: PauseMode) -> tuple[str, str, Mapping[str, Any] | None]:

@@ -12,7 +12,7 @@ from loomrl.language.policies.sampling import SamplingConfig as Drawing
 
 class EngineSource(TaskSource):
     """A `TaskSource` whose answers come from an inference engine; the engine gets the trainer's policy before each
-    collection.
+    collection. `collect` raises ServiceError when the engine cannot be reached or fails.
 
     Groups carry the version that the engine reports. An answer that a pause cut short gives no group.
     """
@@ -32,6 +32,14 @@ class EngineSource(TaskSource):
         self._handed_version: int | None = None  # an engine may have other weights by the same number
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        """Groups for the next update, one for each task drawn, in their order, but for those whose answers were cut
+        short. The engine is given `policy` as this version first, where it does not have it.
+
+        Raises:
+            ServiceError: when the engine cannot be reached, fails, or does not take the weights.
+            ConfigError: for a task that the tokenizer or the engine's policy cannot take.
+            ArtifactError: when a weight is not finite, or weights cannot be written.
+        """
         if self._handed_version != version or self._engine.version != version:
             self._engine.update(policy, version)
             self._handed_version = version

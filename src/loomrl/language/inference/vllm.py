@@ -22,7 +22,8 @@ from loomrl.language.inference.remote import (
 
 
 class VLLMEngine(RemoteEngine):
-    """vLLM behind HTTP; further arguments are those of `RemoteEngine`.
+    """A vLLM server as an `InferenceEngine`; further arguments are those of `RemoteEngine`. Every method raises
+    ServiceError when the server gives no answer in time, fails or refuses the request.
 
     Args:
         url: where it is served.
@@ -36,6 +37,8 @@ class VLLMEngine(RemoteEngine):
 
     @property
     def version(self) -> int:
+        """The version of the weights the server has now, by its `/weight_info`; 0 where they were given none. Raises
+        ServiceError when it does not say, as a server without VLLM_SERVER_DEV_MODE=1."""
         try:
             answer = self._connection.request("GET", "/weight_info")
         except EngineRefused as error:
@@ -43,6 +46,7 @@ class VLLMEngine(RemoteEngine):
         return version_of(field_of(answer, "weight_version"))
 
     def resume(self) -> None:
+        """Have the server go on, after `pause`. Raises ServiceError when it does not confirm that."""
         self._connection.request("POST", "/resume")
 
     def _pause_request(self, mode: PauseMode) -> tuple[str, str, Mapping[str, Any] | None]:

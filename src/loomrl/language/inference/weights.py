@@ -18,11 +18,11 @@ _SHOWN = 200  # characters of a path that an answer repeats
 
 
 def read_folder(path: str) -> LanguagePolicy:
-    """The policy of a folder.
+    """The policy that a folder holds, see `LanguagePolicy.load`.
 
     Raises:
         ArtifactError: where it holds none, or what is no file, such as a pipe: to read that may take for ever.
-        ConfigError: for a path that is not absolute.
+        ConfigError: for a path that is not absolute, or a Hugging Face model where `transformers` is not installed.
     """
     folder = Path(path)
     if not folder.is_absolute():
@@ -37,7 +37,7 @@ def read_folder(path: str) -> LanguagePolicy:
 
 
 def unpacked(*packed: str) -> dict[str, Tensor]:
-    """Tensors by their names, of one or more texts.
+    """Tensors by their names, of safetensors files that are given as texts in base64.
 
     Raises:
         ArtifactError: for what is no safetensors in base64.
@@ -52,10 +52,10 @@ def unpacked(*packed: str) -> dict[str, Tensor]:
 
 
 def with_weights(policy: LanguagePolicy, tensors: Mapping[str, Tensor]) -> LanguagePolicy:
-    """A policy of the same kind with other weights, all of them.
+    """A copy of a policy with other weights, all of them; the tokenizer is shared, and the policy itself unchanged.
 
     Raises:
-        ArtifactError: naming those that did not come, or do not fit.
+        ArtifactError: naming the weights that are missing, unknown, or of another shape or type.
     """
     check_kinds(policy, tensors)
     if missing := [name for name in policy.model.weights() if name not in tensors]:

@@ -23,21 +23,22 @@ _Sample = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], float]  # pr
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """N samples of several groups. `index` says which of the U different ones each is."""
+    """N samples of several groups as tensors, of P different prompts and U different samples. `index` says which of the
+    U each of the N is. `valid` is false for padding, `loss_mask` true for tokens that are learnt."""
 
-    prompts: Tensor  # (P, T'), padded on the left
+    prompts: Tensor  # (P, T'), ids padded on the left
     prompt_valid: Tensor  # (P, T')
-    prompt_index: Tensor  # (U,)
-    answers: Tensor  # (U, T), padded on the right
+    prompt_index: Tensor  # (U,), the prompt of each
+    answers: Tensor  # (U, T), ids padded on the right
     answer_valid: Tensor  # (U, T)
     answer_loss_mask: Tensor  # (U, T)
-    temperature: Tensor  # (U,)
+    temperature: Tensor  # (U,), at which its tokens were drawn
     index: Tensor  # (N,)
     loss_mask: Tensor  # (N, T)
 
     @classmethod
     def of_groups(cls, groups: Sequence[TokenGroup]) -> "TokenBatch":
-        """A batch of all samples of the groups, in their order."""
+        """A batch of all samples of the groups, in their order. Raises ValueError where there is none."""
         samples = [_parts(group, number) for group in groups for number in range(len(group))]
         different = {sample: number for number, sample in enumerate(dict.fromkeys(samples))}
         prompts = {prompt: number for number, prompt in enumerate(dict.fromkeys(sample[0] for sample in different))}
@@ -57,14 +58,16 @@ class TokenBatch:
         )
 
     def aligned(self, rows: Sequence[Sequence[float]], groups: Sequence[TokenGroup]) -> Tensor:
-        """Values of all tokens of N samples -> those of their answers, (N, T), 0 beyond their ends."""
+        """Rows of numbers, one for each token of the N samples of these groups -> those of their answers' tokens alone,
+        (N, T) as `loss_mask` has them, 0 beyond their ends. `groups` are those that the batch was made of."""
         starts = [_start(loss_mask) for group in groups for loss_mask in group.loss_mask]
         padded = right_padded([row[start:] for row, start in zip(rows, starts, strict=True)], 0.0)
         return padded.float()
 
 
 def answer_states(model: LanguageModel, batch: TokenBatch) -> Tensor:
-    """The hidden states from which the tokens of the answers followed, (U, T, width)."""
+    """The hidden states from which each token of the U different answers follows, (U, T, width), by the model as it is
+    now. Gradients flow through them."""
     memory = SharedPrefix()
     last: Tensor = model(batch.prompts, batch.prompt_valid, memory)[:, -1]  # (P, width)
     first = last[batch.prompt_index, None]
@@ -76,7 +79,8 @@ def answer_states(model: LanguageModel, batch: TokenBatch) -> Tensor:
 
 
 def token_log_probs(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
-    """log p of the tokens of the N answers at their temperatures, (N, T), 0 where nothing is learnt."""
+    """The log-probability of each token of the N answers, at its sample's temperature, (N, T), 0 where nothing is
+    learnt. `states` are what `answer_states` gave of this model and batch."""
     loss_mask = batch.answer_loss_mask
     logits = model.logits(states[loss_mask]) / batch.temperature[:, None].expand_as(loss_mask)[loss_mask, None]
     found = -functional.cross_entropy(logits, batch.answers[loss_mask], reduction="none")
@@ -84,7 +88,12 @@ def token_log_probs(model: LanguageModel, batch: TokenBatch, states: Tensor) -> 
 
 
 def token_values(model: LanguageModel, batch: TokenBatch, states: Tensor) -> Tensor:
-    """The value head's estimates before each token of the N answers, (N, T)."""
+    """The value head's estimates before each token of the N answers, (N, T). `states` are what `answer_states` gave of
+    this model and batch.
+
+    Raises:
+        ConfigError: where the model has no value head.
+    """
     return model.values(states)[batch.index]
 
 

@@ -14,7 +14,12 @@ _BATCH = 256  # prompts answered together
 
 
 def accuracy(policy: LanguagePolicy, tasks: Sequence[Task], max_tokens: int) -> dict[str, float]:
-    """The share of each domain's tasks that the policy's likeliest answer gets right; no answer is drawn."""
+    """The share of tasks, 0 to 1 by domain, that the policy's greedy answer of at most `max_tokens` tokens gets right.
+
+    Raises:
+        ConfigError: for a task that the policy's tokenizer does not know, or that leaves no room for an answer.
+        LoomRLError: where the policy's logits are no numbers.
+    """
     right: dict[str, list[bool]] = defaultdict(list)
     greedy = SamplingConfig(temperature=0.0, max_tokens=max_tokens)
     for start in range(0, len(tasks), _BATCH):

@@ -20,11 +20,13 @@ _LARGEST_WORTH = 1e9  # of scores and advantages: their squares are still number
 
 @dataclass(frozen=True)
 class TokenGroup:
-    """Samples that answer one prompt; lists of lists go by sample, then by token.
+    """Samples that answer one prompt, with a score for each; lists of lists go by sample, then by token.
 
-    `log_probs` are those of the policy that drew the tokens, at `temperatures`, and mean nothing where `loss_mask` is
-    false; None where nobody recorded them. `advantages` are there where an environment made its own. A sample that is
-    not in `counted` has advantage 0.
+    `tokens` are ids of prompt and answer, and `loss_mask` is true for those that are learnt. `log_probs` are those of
+    the policy that drew the tokens, at `temperatures`, and mean nothing where `loss_mask` is false; None where nobody
+    recorded them. `policy_version` is that policy's, None where it is not known. `temperatures` None are 1.
+    `advantages` are there where an environment made its own. A sample whose `counted` is false has advantage 0; None
+    counts all.
     """
 
     tokens: list[list[int]]
@@ -32,9 +34,9 @@ class TokenGroup:
     scores: list[float]
     log_probs: list[list[float]] | None = None
     policy_version: int | None = None
-    temperatures: list[float] | None = None  # None: 1
+    temperatures: list[float] | None = None
     advantages: list[list[float]] | None = None
-    counted: list[bool] | None = None  # None: all
+    counted: list[bool] | None = None
 
     @classmethod
     def of_completions(
@@ -45,7 +47,8 @@ class TokenGroup:
         policy_version: int,
         temperature: float = 1.0,
     ) -> "TokenGroup":
-        """A group of a policy's completions of one prompt, with their scores."""
+        """A group of a policy's completions of one prompt (token ids), with a score for each. All of a completion's
+        tokens are learnt."""
         return cls(
             tokens=[[*prompt, *one.token_ids] for one in completions],
             loss_mask=[[False] * len(prompt) + [True] * len(one.token_ids) for one in completions],
@@ -57,11 +60,12 @@ class TokenGroup:
 
     @classmethod
     def from_wire(cls, group: Mapping[str, Any], policy_version: int | None = None) -> "TokenGroup":
-        """A group as a hub delivers it.
+        """A group as a hub delivers it, with all keys of `loomrl.language.trajectory.wire.ScoredGroup`.
 
         Raises:
-            ArtifactError: where its lists do not fit together, nothing is to be learnt or a number is so large that
-                weights would be none afterwards, which the wire does not rule out.
+            ArtifactError: where its lists do not fit together, nothing is to be learnt, a log-probability is above 0,
+                or a temperature, score or advantage is so large that weights would be no numbers afterwards. The wire
+                does not rule these out.
         """
         tokens, masks, num_samples = group["tokens"], group["masks"], len(group["tokens"])
         _require_lengths("scores", [group["scores"]], [num_samples])
@@ -96,7 +100,7 @@ class TokenGroup:
         """Check that a model can read all tokens.
 
         Raises:
-            ArtifactError: where one is unknown to it, or a sample too long.
+            ArtifactError: where a token is unknown to a model of this config, or a sample too long for it.
         """
         longest = max(map(len, self.tokens))
         if longest > config.max_tokens:

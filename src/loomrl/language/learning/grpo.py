@@ -16,7 +16,8 @@ from loomrl.language.learning.losses import group_advantages, mean_of_samples
 
 
 class GRPO(LanguageLearner):
-    """Learns from how the samples of a group compare; no values."""
+    """A `LanguageLearner` by GRPO: learns from how the scores of a group's samples compare, without a value head. A
+    group whose samples have equal scores teaches nothing, unless it has advantages of its own."""
 
     config: LearnerConfig
 

@@ -25,30 +25,51 @@ from loomrl.system.schema import Section
 
 
 class LearnerConfig(Section):
-    """The settings that GRPO and PPO on tokens share: learning rate, epochs, clipping, KL penalty and staleness."""
+    """The settings that GRPO and PPO on tokens share. An update is one call of `LanguageLearner.update`.
 
-    learning_rate: float = Field(default=1e-3, gt=0)  # at its highest
-    warmup_updates: int = Field(default=30, ge=0)  # over which it rises to that, for Adam knows little at first
-    total_updates: int | None = Field(default=None, ge=1)  # over which it falls to 0, linearly; None: it stays
-    n_epochs: int = Field(default=2, ge=1)  # gradient steps of an update, each on all of its tokens
+    Attributes:
+        learning_rate: at its highest.
+        warmup_updates: over which it rises to that, for Adam knows little at first.
+        total_updates: over which it falls to 0, linearly; None: it stays.
+        n_epochs: gradient steps of an update, each on all of its tokens.
+        clip_epsilon: how far a ratio of probabilities may be from 1 before it is clipped.
+        max_grad_norm: longer gradients are scaled down to it (L2 norm).
+        kl_coef: what the divergence from the reference policy costs.
+        max_importance_weight: of a token that another policy drew.
+        max_staleness: updates a group's policy may be behind; older groups are left out.
+    """
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup_updates: int = Field(default=30, ge=0)
+    total_updates: int | None = Field(default=None, ge=1)
+    n_epochs: int = Field(default=2, ge=1)
     clip_epsilon: float = Field(default=0.2, gt=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    kl_coef: float = Field(default=0.0, ge=0)  # what the divergence from the reference policy costs
+    kl_coef: float = Field(default=0.0, ge=0)
     max_importance_weight: float = Field(default=2.0, ge=1)
-    max_staleness: int = Field(default=4, ge=0)  # updates a group's policy may be behind
+    max_staleness: int = Field(default=4, ge=0)
 
 
 @dataclass(frozen=True)
 class BatchEstimate:
-    """Log-probabilities, weights, advantages and targets that an update computes once for all its epochs, (N,
-    T) each."""
+    """What an update computes of a batch's tokens once, for all its epochs, (N, T) each. What an algorithm does not use
+    is None.
 
-    log_prob: Tensor  # of the policy as the update found it
-    weight: Tensor  # truncated importance of tokens another policy drew
+    Attributes:
+        log_prob: by the policy as the update found it.
+        weight: truncated importance of tokens that another policy drew.
+        advantage: what the policy learns from; 0 where nothing is learnt.
+        reference_log_prob: by the reference policy.
+        value: the value head's estimate before the token.
+        target: what the value head learns.
+    """
+
+    log_prob: Tensor
+    weight: Tensor
     advantage: Tensor
     reference_log_prob: Tensor | None
     value: Tensor | None = None
-    target: Tensor | None = None  # what the value head learns
+    target: Tensor | None = None
 
 
 class PolicyLearner:
@@ -66,7 +87,8 @@ class PolicyLearner:
         return self._flat.clip_gradient(self._max_grad_norm)
 
     def state_dict(self) -> State:
-        """Policy and optimiser: all that going on to the bit needs."""
+        """The weights and the optimiser's state, copies as arrays by name: all that a bit-identical continuation
+        needs."""
         return _arrays("policy.", self.policy.model.state_dict()) | _arrays("optimizer.", self._optimizer.state)
 
     def load_state_dict(self, state: State) -> None:
@@ -77,9 +99,11 @@ class PolicyLearner:
 
 
 class LanguageLearner(PolicyLearner, ABC):
-    """Learns a `LanguagePolicy` from groups. A subclass says what tokens were worth, and how terms are averaged.
+    """Learns a `LanguagePolicy` from groups; `version` counts its updates. A subclass says what tokens were worth, and
+    how terms are averaged.
 
-    `reference` is what `kl_coef` holds the policy to: as the policy is now, where none is given.
+    `policy` itself is changed. With a `kl_coef`, `reference` is the policy whose neighbourhood it is held to, a copy of
+    `policy` as it is now where none is given; else it is not used.
     """
 
     needs_values: ClassVar[bool] = False  # whether the policy must have a value head
@@ -94,11 +118,16 @@ class LanguageLearner(PolicyLearner, ABC):
     # --- learning ---
 
     def update(self, groups: Sequence[TokenGroup]) -> dict[str, float]:
-        """Learn from groups; returns the metrics of the last gradient step, and what became of the groups.
+        """Learn from groups, all of them in each of `n_epochs` gradient steps; `version` is one higher afterwards.
+
+        Returns:
+            `num_groups`, `num_stale_groups` (older than `max_staleness`, left out), `num_silent_groups` (that teach
+            nothing), `mean_score` and `mean_lag` (in versions); where any group teaches, also the losses and metrics of
+            the last gradient step, and its `learning_rate`.
 
         Raises:
-            ArtifactError: for tokens that the policy cannot read.
-            LoomRLError: when a gradient is not finite; the weights stay finite.
+            ArtifactError: for tokens that the policy cannot read; nothing was changed.
+            LoomRLError: when a gradient is not finite; steps before it were made, and the weights stay finite.
         """
         for group in groups:
             group.require_readable(self.policy.model.config)
@@ -192,7 +221,7 @@ class LanguageLearner(PolicyLearner, ABC):
     # --- state ---
 
     def state_dict(self) -> State:
-        """Policy, reference, optimiser and version: all that going on to the bit needs."""
+        """Version, weights, optimiser and reference, copies by name: all that a bit-identical continuation needs."""
         state: State = {"version": self.version} | super().state_dict()
         return state | (_arrays("reference.", self._reference.state_dict()) if self._reference is not None else {})
 
@@ -205,14 +234,16 @@ class LanguageLearner(PolicyLearner, ABC):
 
 
 def learning_rate(config: LearnerConfig, version: int) -> float:
-    """The learning rate of the update that begins at this version of the policy."""
+    """The learning rate of the update that begins at this version of the policy: it rises over
+    `warmup_updates`, and falls linearly to 0 at `total_updates`, where those are given."""
     warmed = min(1.0, (version + 1) / config.warmup_updates) if config.warmup_updates else 1.0
     left = max(0.0, 1.0 - version / config.total_updates) if config.total_updates else 1.0
     return config.learning_rate * warmed * left
 
 
 def given_advantages(batch: TokenBatch, groups: Sequence[TokenGroup], made: Tensor) -> Tensor:
-    """Advantages (N, T) as they are made here, those an environment gave where it did, 0 for samples not counted."""
+    """The advantages that the batch's N samples learn from, (N, T): those that an environment gave for its group, else
+    `made` (N, T); 0 for tokens that are not learnt and samples that are not counted."""
     rows = [row for group in groups for row in group.advantages or [[0.0] * len(tokens) for tokens in group.tokens]]
     given = torch.tensor([group.advantages is not None for group in groups for _ in group.tokens])[:, None]
     counted = torch.tensor([one for group in groups for one in group.counted or [True] * len(group)])[:, None]

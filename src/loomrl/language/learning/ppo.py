@@ -20,18 +20,26 @@ from loomrl.language.policies.policy import LanguagePolicy
 
 
 class LanguagePPOConfig(LearnerConfig):
-    """The settings of PPO on tokens: those of `LearnerConfig`, the discounts and the value loss."""
+    """The settings of PPO on tokens: those of `LearnerConfig`, the discounts and the value loss.
+
+    Attributes:
+        gamma: discount from one learnt token to the next; with `gae_lambda` that of generalised advantages.
+        value_loss_coef: what the value head's squared errors count in the loss.
+        value_clip_epsilon: how far a value may move from that before the update; None: values are not clipped.
+        mean_over: what counts alike in a loss: all tokens, or all samples however long, for tasks whose answers differ
+            in length.
+    """
 
     gamma: float = Field(default=1.0, ge=0, le=1)
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
     value_loss_coef: float = Field(default=0.5, ge=0)
-    value_clip_epsilon: float | None = Field(default=None, gt=0)  # None: values are not clipped
-    # what counts alike in a loss: all tokens, or all samples however long, for tasks whose answers differ in length
+    value_clip_epsilon: float | None = Field(default=None, gt=0)
     mean_over: Literal["tokens", "samples"] = "tokens"
 
 
 class LanguagePPO(LanguageLearner):
-    """Learns from how much better than expected an answer went on after each token.
+    """A `LanguageLearner` by PPO: learns from how much better than its value head expected an answer went on after each
+    token.
 
     Raises:
         ConfigError: where the policy has no value head.

@@ -23,10 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class GroupSource(Protocol):
-    """Supplies the groups that updates learn from, and is notified after each update."""
+    """Supplies the groups that updates learn from, and is notified after each update. A source that has them from a
+    hub or an engine raises ServiceError when that cannot be reached."""
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        """Groups for the next update; `policy` is of this version."""
+        """Groups for the next update, waiting for them where they come from elsewhere; may be empty. `policy` is the
+        learner's now, and `version` its version."""
         ...
 
     def acknowledge(self, version: int) -> None:
@@ -43,9 +45,15 @@ class GroupSource(Protocol):
 
 
 class TaskSource:
-    """Draws tasks, lets the policy answer each several times, and scores the answers.
+    """A `GroupSource` that draws tasks, lets the policy answer each several times in this process, and scores the
+    answers.
 
-    The curriculum of the tasks hears of every answer.
+    Args:
+        tasks: where tasks are drawn; its curriculum is told whether each answer was right.
+        num_prompts: tasks of one `collect`, a group each.
+        num_samples: answers to each.
+        sampling: how answers are drawn.
+        seed: of the answers.
     """
 
     def __init__(
@@ -56,6 +64,12 @@ class TaskSource:
         self._generator = torch.Generator().manual_seed(seed)
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
+        """Draw `num_prompts` tasks and answer each `num_samples` times; returns a group for each, in their order.
+
+        Raises:
+            ConfigError: for a task that the tokenizer does not know, or that leaves no room for an answer.
+            LoomRLError: where the policy's logits are no numbers.
+        """
         drawn = self._drawn()
         answered = policy.answer([task.prompt for task in drawn], self._num_samples, self._sampling, self._generator)
         return [
@@ -67,9 +81,11 @@ class TaskSource:
         """Do nothing: tasks are drawn in this process, and no server waits for a confirmation."""
 
     def state_dict(self) -> State:
+        """All state that a bit-identical continuation needs: that of the tasks and of the random generator."""
         return {"tasks": json.dumps(self._tasks.state_dict()), "generator": self._generator.get_state().numpy()}
 
     def load_state_dict(self, state: State) -> None:
+        """Continue where `state_dict()` of an equal source was taken."""
         self._tasks.load_state_dict(json.loads(str(state["tasks"])))
         self._generator.set_state(torch.as_tensor(state["generator"]))
 
@@ -94,7 +110,9 @@ class TaskSource:
 
 
 class HubSource:
-    """A hub's batches. Each is acknowledged once it was learnt from; a trainer that dies before gets it again.
+    """A `GroupSource` of a hub's batches. Each is acknowledged once it was learnt from; a trainer that dies before gets
+    it again. `collect` and `acknowledge` raise ServiceError when the hub is not reached for the client's patience, and
+    HubRefused, a ServiceError, when it refuses.
 
     Groups that cannot be learnt from are left out and logged, for they would stop every trainer they are given to.
     The client's trainer is registered already.
@@ -105,7 +123,12 @@ class HubSource:
         self._batch: LeasedBatch | None = None
 
     def collect(self, policy: LanguagePolicy, version: int) -> list[TokenGroup]:
-        """The groups of the hub's next batch; waits until environments have filled one."""
+        """The groups of the hub's next batch that this policy can learn from; waits, however long, until environments
+        have filled one. The hub is told the version first.
+
+        Raises:
+            ServiceError: when the hub cannot be reached, or no trainer is registered.
+        """
         self._client.set_policy_version(version)
         while (batch := self._client.next_batch()) is None:
             self._wait()
@@ -113,6 +136,12 @@ class HubSource:
         return list(self._readable(batch, policy))
 
     def acknowledge(self, version: int) -> None:
+        """Have the hub remove the batch collected last, and tell it the policy's new version.
+
+        Raises:
+            ServiceError: when the hub cannot be reached; it may hand out the batch again.
+            AssertionError: before the first `collect`.
+        """
         assert self._batch is not None, "groups are collected before they are learnt from"
         self._client.acknowledge(self._batch)
         self._client.set_policy_version(version)

@@ -8,13 +8,20 @@ from loomrl.language.learning.sources import GroupSource
 
 
 class LanguageTrainer:
-    """Joins a learner and a source of groups, and saves both as one."""
+    """Trains a learner on the groups of a source, and saves both as one."""
 
     def __init__(self, learner: LanguageLearner, source: GroupSource) -> None:
         self.learner, self.source = learner, source
 
     def run(self, num_updates: int) -> Iterator[dict[str, float]]:
-        """Make so many updates; yields the metrics of each."""
+        """Make so many updates; yields the metrics of each, see `LanguageLearner.update`. An update begins when the
+        next metrics are requested.
+
+        Raises:
+            ServiceError: when the source's hub or engine cannot be reached; what was learnt before is kept.
+            ArtifactError: for tokens that the policy cannot read.
+            LoomRLError: when a gradient is not finite.
+        """
         for _ in range(num_updates):
             groups = self.source.collect(self.learner.policy, self.learner.version)
             metrics = self.learner.update(groups)

@@ -19,29 +19,33 @@ from loomrl.language.policies.policy import LanguagePolicy
 
 
 class WarmStartConfig(ExampleLearningConfig):
-    """When a warm start ends, and how it learns until then. `target_accuracy` is that of every domain."""
+    """When a warm start ends, and how it learns until then. `target_accuracy` is to be reached in every domain. That is
+    measured on `num_check_tasks` tasks every `check_interval` gradient steps; after `max_steps` of them it has failed.
+    """
 
-    check_interval: int = Field(default=50, ge=1)  # gradient steps between two measurements
-    num_check_tasks: int = Field(default=200, ge=1)  # of a measurement
+    check_interval: int = Field(default=50, ge=1)
+    num_check_tasks: int = Field(default=200, ge=1)
     max_steps: int = Field(default=20_000, ge=1)
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """How a warm start went: gradient steps, and what was measured last, by domain."""
+    """How a warm start went: gradient steps, and the share of greedy answers, 0 to 1 by domain, that were right when it
+    was measured last."""
 
     num_steps: int
     accuracy: dict[str, float]
 
 
 def warm_start(policy: LanguagePolicy, tasks: TaskStream, config: WarmStartConfig, max_tokens: int) -> WarmStart:
-    """Learn right answers to drawn tasks until `target_accuracy` is measured in every domain.
+    """Change a policy, by learning right answers to drawn tasks, until `target_accuracy` is measured in every domain.
 
     A domain that has reached it waits for the others, and is taught again where it falls back. What is measured are
     tasks drawn anew, never held-out ones; `max_tokens` is what an answer may have.
 
     Raises:
-        LoomRLError: when it is not reached within `max_steps`.
+        LoomRLError: when it is not reached within `max_steps`; the policy keeps what it learnt.
+        ConfigError: for a task that the tokenizer does not know, or that leaves no room for an answer.
     """
     learner = ExampleLearner(policy, config.learning_rate, config.max_grad_norm)
     measured: dict[str, float] = {}

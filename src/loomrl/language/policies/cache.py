@@ -14,30 +14,38 @@ class TokenMemory(Protocol):
     """Takes the keys and values of new tokens, and gives those of all tokens so far."""
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the keys and values of T new tokens (B, H, T, D); returns those of all S tokens so far, (B, H,
-        S, D)."""
+        """Store a layer's keys and values of T new tokens, (B, H, T, D); returns those of all S tokens so far,
+        (B, H, S, D)."""
         ...
 
 
 class KeyValueCache:
-    """A `TokenMemory` for generation: room for all columns from the beginning, written in place."""
+    """A `TokenMemory` for generation: room for C columns from the beginning, written in place. `keys` and `values` are
+    that room, (L, B, H, C, D)."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         self._keys, self._values = keys, values  # (L, B, H, C, D)
         self._length = 0
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write a layer's keys and values of T new tokens, (B, H, T, D), behind the columns in use; returns views of
+        all so far, (B, H, S, D). The columns are in use after `advance`.
+
+        Raises:
+            RuntimeError: when there is no room for T more columns.
+        """
         end = self._length + keys.shape[2]
         self._keys[layer, :, :, self._length : end] = keys
         self._values[layer, :, :, self._length : end] = values
         return self._keys[layer, :, :, :end], self._values[layer, :, :, :end]
 
     def advance(self, num_columns: int) -> None:
-        """Count columns that all layers have written."""
+        """Count this many columns as in use, once all layers have written them."""
         self._length += num_columns
 
     def select(self, sequences: Tensor) -> "KeyValueCache":
-        """A cache of some sequences (B',), each as often as it is named."""
+        """A copy of the cache with the sequences of these indices (B',), in their order, each as often as it is
+        named."""
         selected = KeyValueCache(*(self._selected(tensor, sequences) for tensor in (self._keys, self._values)))
         selected._length = self._length
         return selected
@@ -60,6 +68,8 @@ class SharedPrefix:
         self.read: list[tuple[Tensor, Tensor]] = []  # keys and values (B, H, T, D) of this pass, by layer
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep a layer's keys and values of T new tokens, (B, H, T, D), in `read`; returns them behind those of each
+        sequence's prompt, where there is one, (B, H, S, D). To be called once for each layer, in their order."""
         self.read.append((keys, values))
         if self._prompts is None or self._index is None:
             return keys, values
@@ -67,5 +77,5 @@ class SharedPrefix:
         return torch.cat([prompt_keys, keys], 2), torch.cat([prompt_values, values], 2)
 
     def continued_by(self, index: Tensor) -> "SharedPrefix":
-        """The memory of sequences of which number i goes on from prompt `index[i]`."""
+        """The memory of other sequences: number i goes on from prompt `index[i]` of those read here. `index` (B',)."""
         return SharedPrefix(self.read, index)

@@ -27,10 +27,12 @@ def generate(
     sampling: SamplingConfig,
     generator: torch.Generator,
 ) -> list[list[TokenCompletion]]:
-    """`num_samples` answers to each prompt.
+    """`num_samples` answers to each prompt, given as token ids: a list for each prompt, in their order; empty without
+    prompts. Random numbers are drawn from `generator`, which advances.
 
     Raises:
         ConfigError: for a prompt that is empty, or leaves no room for `max_tokens`.
+        LoomRLError: where the model's logits are no numbers.
     """
     if not prompts:
         return []
@@ -116,10 +118,10 @@ def _draw(logits: Tensor, row: Tensor, sampling: SamplingConfig, generator: torc
 
 
 def finite_log_softmax(logits: Tensor) -> Tensor:
-    """Log-probabilities of all tokens, (B, V).
+    """The log-softmax of logits over all tokens, (B, V) both.
 
     Raises:
-        LoomRLError: where a model with finite weights computes what is no number.
+        LoomRLError: where a logit is no number, as of weights that have grown too large.
     """
     log_probs = torch.log_softmax(logits, -1)
     if torch.isnan(log_probs).any():
@@ -131,7 +133,8 @@ def finite_log_softmax(logits: Tensor) -> Tensor:
 
 
 def cut_off(probs: Tensor, samplings: Sequence[SamplingConfig]) -> Tensor:
-    """Probabilities (B, V), 0 where a row's `top_k` or `top_p` (Holtzman et al., arXiv 1904.09751) cuts them off."""
+    """Probabilities (B, V), 0 where a row's `top_k` or `top_p` (Holtzman et al., arXiv 1904.09751) cuts them off, the
+    others as they were. There is one sampling for each row."""
     if all(one.top_k is None and one.top_p == 1.0 for one in samplings):
         return probs
     size = probs.shape[1]
@@ -143,5 +146,6 @@ def cut_off(probs: Tensor, samplings: Sequence[SamplingConfig]) -> Tensor:
 
 
 def pick(cumulative: Tensor, uniform: Tensor) -> Tensor:
-    """A token of each row, (N,): of probabilities summed up, (N, V), by numbers from [0, 1), (N,)."""
+    """A token id for each row, (N,): the one that a number from [0, 1), (N,), falls on among the row's cumulative
+    probabilities, (N, V), which need not end at 1."""
     return torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True).squeeze(1)

@@ -18,11 +18,12 @@ from loomrl.system.schema import Section
 
 
 class ModelConfig(Section):
-    """Settings that a model is built from: models with equal configs can take each other's weights."""
+    """Settings that a model is built from: models with equal configs can take each other's weights. `max_tokens` is
+    that of a prompt and its answer together; PPO needs a `value_head`."""
 
     vocabulary_size: int = Field(ge=4)
-    max_tokens: int = Field(ge=2)  # of a prompt and its answer together
-    value_head: bool = False  # PPO needs one
+    max_tokens: int = Field(ge=2)
+    value_head: bool = False
 
 
 class MemoryShape(NamedTuple):
@@ -34,11 +35,12 @@ class MemoryShape(NamedTuple):
 
 
 class LanguageModel(nn.Module, ABC):
-    """Tokens in, hidden states out; `logits` and `values` are read from those."""
+    """A language policy's network: tokens in, hidden states out; `logits` and `values` are read from those. Each of
+    `end_token_ids` ends an answer; `value_head` is None where the config asks for none."""
 
     config: ModelConfig
     value_head: nn.Linear | None
-    end_token_ids: tuple[int, ...] = (EOS,)  # each of them ends an answer
+    end_token_ids: tuple[int, ...] = (EOS,)
 
     @abstractmethod
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
@@ -55,7 +57,7 @@ class LanguageModel(nn.Module, ABC):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (..., vocabulary_size), of the token that follows."""
+        """Hidden states (..., width) -> logits of the token that follows, (..., vocabulary_size)."""
 
     @property
     @abstractmethod
@@ -63,7 +65,7 @@ class LanguageModel(nn.Module, ABC):
         """How many layers, heads and numbers per head a model keeps of each token."""
 
     def values(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (...), what the rest of the sequence is expected to earn.
+        """Hidden states (..., width) -> what the rest of each sequence is expected to earn, (...).
 
         Raises:
             ConfigError: where the model has no value head.
@@ -74,27 +76,33 @@ class LanguageModel(nn.Module, ABC):
         return values
 
     def empty_cache(self, num_sequences: int, capacity: int) -> KeyValueCache:
-        """Room for what generation remembers of so many sequences, in so many columns."""
+        """An empty `KeyValueCache` for so many sequences, with room for `capacity` columns: tokens and padding."""
         num_layers, num_heads, head_width = self.memory_shape
         shape = (num_layers, num_sequences, num_heads, capacity, head_width)
         return KeyValueCache(torch.empty(shape), torch.empty(shape))
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by the names they have in files."""
+        """All weights by the names they have in files. The tensors are the model's own, not copies."""
         return self.state_dict()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take what `weights` gave of a model with an equal config."""
+        """Copy in what `weights` gave of a model with an equal config.
+
+        Raises:
+            RuntimeError: where a weight is missing, unknown or of another shape; those that fit may be taken.
+        """
         self.load_state_dict(dict(weights))
 
 
 def positions_of(valid: Tensor, num_new: int) -> Tensor:
-    """Where the last tokens of each sequence stand in it, (B, T); padding does not count."""
+    """The positions of the last T = `num_new` tokens of each sequence, (B, T), from 0 on; padding does not count.
+    `valid` (B, S) says which columns hold a token."""
     return (valid.to(torch.int64).cumsum(1)[:, -num_new:] - 1).clamp(min=0)
 
 
 def allowed(valid: Tensor, num_new: int) -> Tensor:
-    """(B, S) -> (B, 1, T, S): a token looks at those before it and at itself, which padding may do, too."""
+    """The causal attention mask of the last T = `num_new` columns, bool (B, 1, T, S), from which columns hold a token,
+    `valid` (B, S): each looks at the tokens before it and at itself, padding at itself, too."""
     num_all = valid.shape[1]
     column = torch.arange(num_all)
     own = column[num_all - num_new :, None]  # (T, 1)

@@ -9,13 +9,15 @@ from loomrl.language.policies.tokens import PAD
 
 
 def left_padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Tokens that all end at the same column, (B, T), and which columns hold one, (B, T)."""
+    """Rows of token ids as one tensor (B, T), padded on the left to the longest, and which columns hold a token, bool
+    (B, T). Raises ValueError for no rows."""
     width = max(map(len, rows))
     tokens = torch.tensor([[*[PAD] * (width - len(row)), *row] for row in rows])
     return tokens, torch.arange(width) >= width - torch.tensor([len(row) for row in rows])[:, None]
 
 
 def right_padded(rows: Sequence[Sequence[float]], padding: float) -> Tensor:
-    """Values that all begin at the same column, (B, T)."""
+    """Rows of values as one tensor (B, T), filled up with `padding` on the right to the longest. Raises ValueError for
+    no rows."""
     width = max(map(len, rows))
     return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows])

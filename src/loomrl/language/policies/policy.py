@@ -27,12 +27,12 @@ class LanguageArchitecture(Document):
 
     format_version: Literal[1] = 1
     algorithm: Literal["language"] = "language"
-    tokenizer: Json
-    transformer: Json
+    tokenizer: Json  # as `Tokenizer.to_json` describes it
+    transformer: Json  # a `TransformerConfig`
 
 
 class LanguagePolicy:
-    """A language policy: answers texts. A learner changes the same object in place.
+    """A language policy: a tokenizer and a model, which answer texts. A learner changes the same object in place.
 
     Raises:
         ConfigError: where tokenizer and model differ in vocabulary size.
@@ -48,10 +48,11 @@ class LanguagePolicy:
 
     @classmethod
     def fresh(cls, seed: int, tokenizer: Tokenizer | None = None, **transformer: Any) -> "LanguagePolicy":
-        """One that has learnt nothing, of bytes where no tokenizer is given; `transformer` as in TransformerConfig.
+        """A policy that has learnt nothing, with weights drawn by `seed`; of bytes where no tokenizer is given.
+        `transformer` are fields of `TransformerConfig`.
 
         Raises:
-            ConfigError: for a transformer there cannot be.
+            ConfigError: for a value that the config does not allow.
         """
         tokenizer = tokenizer or ByteTokenizer()
         try:
@@ -63,7 +64,12 @@ class LanguagePolicy:
     def answer(
         self, prompts: Sequence[str], num_samples: int, sampling: SamplingConfig, generator: torch.Generator
     ) -> list[list[TokenCompletion]]:
-        """`num_samples` completions of each prompt, as tokens, see `loomrl.language.policies.generation.generate`."""
+        """`num_samples` completions of each prompt, as tokens: a list for each prompt, in their order.
+
+        Raises:
+            ConfigError: for a text that the tokenizer does not know, or that leaves no room for `max_tokens`.
+            LoomRLError: where the model's logits are no numbers.
+        """
         return generate(self.model, [self.tokenizer.prompt(text) for text in prompts], num_samples, sampling, generator)
 
     def text(self, completion: TokenCompletion) -> str:
@@ -71,11 +77,21 @@ class LanguagePolicy:
         return self.tokenizer.decode(completion.token_ids)
 
     def with_model(self, model: LanguageModel) -> Self:
-        """A policy with the same tokenizer and another model of the same kind."""
+        """A new policy with the same tokenizer and another model of the same kind.
+
+        Raises:
+            ConfigError: where the model has another vocabulary size.
+        """
         return type(self)(self.tokenizer, model)
 
     def save(self, folder: Path) -> None:
-        """Write `policy.safetensors` and `policy.json`, the same bytes for the same policy."""
+        """Write `policy.safetensors` and then `policy.json`, the same bytes for the same policy. Each is whole, or as
+        it was before.
+
+        Raises:
+            OSError: when the folder cannot be made.
+            ArtifactError: when a file cannot be written.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: value.detach().clone() for name, value in sorted(self.model.state_dict().items())}
         with atomic_path(folder / WEIGHTS) as temporary:
@@ -85,7 +101,8 @@ class LanguagePolicy:
 
     @classmethod
     def load(cls, folder: Path) -> "LanguagePolicy":
-        """Read a policy that `save` wrote, or the training stage, of a language policy, or a Hugging Face model.
+        """Read a language policy from a folder that `save` or the training stage wrote, or that holds a Hugging Face
+        model.
 
         Raises:
             ArtifactError: naming the file that is missing, torn or does not fit.

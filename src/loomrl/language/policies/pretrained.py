@@ -44,17 +44,19 @@ class PretrainedSettings(Document):
 
 
 class PretrainedConfig(ModelConfig):
-    """The config of a pretrained model; `architecture` is the SHA-256 digest of Hugging Face's own config."""
+    """The config of a pretrained model; `architecture` is the SHA-256 digest of Hugging Face's own config, and each of
+    `end_token_ids` ends an answer."""
 
     architecture: str
     end_token_ids: tuple[int, ...] = Field(min_length=1)
 
 
 class PretrainedModel(LanguageModel):
-    """A `LanguageModel` around an `AutoModelForCausalLM`.
+    """A `LanguageModel` around `causal`, an `AutoModelForCausalLM` of Hugging Face's.
 
     Raises:
-        ArtifactError: for an architecture whose log-probabilities would not be those of its own forward pass.
+        ArtifactError: for an architecture that cannot be read piece by piece, or whose log-probabilities would not be
+            those of its own forward pass.
     """
 
     config: PretrainedConfig
@@ -67,6 +69,8 @@ class PretrainedModel(LanguageModel):
         self._require_agreement()
 
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
+        """Read T more tokens (B, T) of each sequence; returns hidden states (B, T, width), see
+        `LanguageModel.forward`."""
         num_new = tokens.shape[1]
         layers = [_Layer(memory, number) for number in range(self.memory_shape.num_layers)]
         said = self.causal.base_model(
@@ -80,11 +84,14 @@ class PretrainedModel(LanguageModel):
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., width) -> logits of the token that follows, (..., vocabulary_size)."""
         found: Tensor = self.causal.get_output_embeddings()(hidden)
         return found
 
     @property
     def memory_shape(self) -> MemoryShape:
+        """How many layers, heads and numbers per head the model keeps of each token; heads that share keys and values
+        count once."""
         config = self.causal.config
         num_heads = config.num_attention_heads
         head_width = getattr(config, "head_dim", None) or config.hidden_size // num_heads
@@ -99,6 +106,13 @@ class PretrainedModel(LanguageModel):
         return own | self._value_weights()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy in weights by Hugging Face's names. Those that are missing stay as they are, but for the value head's;
+        unknown names are ignored.
+
+        Raises:
+            RuntimeError: where a weight has another shape.
+            KeyError: where the model has a value head and its weights are missing; the others are taken.
+        """
         own = self._value_weights()
         self.causal.load_state_dict({name: value for name, value in weights.items() if name not in own}, strict=False)
         if self.value_head is not None:
@@ -156,7 +170,8 @@ class _Layer(DynamicLayer):  # type: ignore[misc]  # transformers is not read by
 
 
 class PretrainedTokenizer(Tokenizer):
-    """A tokenizer of Hugging Face's, for a model of `vocabulary_size` tokens whose answers end with `end`."""
+    """A fast tokenizer of Hugging Face's, for a model of `vocabulary_size` tokens whose answers end with the id `end`.
+    Its special tokens have ids of their own, not 0 to 2."""
 
     def __init__(self, tokenizer: Any, vocabulary_size: int, end: int) -> None:
         self._tokenizer, self._vocabulary_size, self._end = tokenizer, vocabulary_size, end
@@ -165,12 +180,15 @@ class PretrainedTokenizer(Tokenizer):
 
     @property
     def vocabulary_size(self) -> int:
+        """How many tokens the model has logits for, which may be more than the tokenizer knows."""
         return self._vocabulary_size
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, tokens: Iterable[int]) -> str:
+        """The text of token ids; special tokens are left out."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def prompt(self, text: str) -> list[int]:
@@ -178,10 +196,12 @@ class PretrainedTokenizer(Tokenizer):
         return list(self._tokenizer(text)["input_ids"]) or [self._end]
 
     def answer(self, text: str) -> list[int]:
+        """The ids of a whole answer: the text, then the end token."""
         return [*self.encode(text), self._end]
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """By the tokenizer's own template, where it has one.
+        """A conversation as the text of one prompt, by the tokenizer's chat template; where it has none, the `content`
+        of each message on a line of its own.
 
         Raises:
             ConfigError: when the template does not take these messages.
@@ -199,7 +219,7 @@ class PretrainedTokenizer(Tokenizer):
         return {"kind": "huggingface", "digest": sha256(self._tokenizer.backend_tokenizer.to_str().encode())}
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer's files into a folder, in Hugging Face's format."""
+        """Write the tokenizer's files into a folder, in Hugging Face's format. Raises OSError where that fails."""
         self._tokenizer.save_pretrained(folder)
 
 
@@ -211,12 +231,12 @@ class PretrainedPolicy(LanguagePolicy):
 
     @classmethod
     def open(cls, folder: Path, *, max_tokens: int = DEFAULT_MAX_TOKENS, value_head: bool = False) -> Self:
-        """The model of a folder as it was published.
+        """A policy of the model in a folder, as it was published.
 
         Args:
             folder: with `config.json`, safetensors and a tokenizer.
-            max_tokens: of a prompt and its answer; what the model itself can take bounds it.
-            value_head: add one that knows nothing, which PPO needs.
+            max_tokens: tokens of a prompt and its answer together; at most what the model itself can take.
+            value_head: add a value head, whose estimates are 0 at first; PPO needs one.
 
         Raises:
             ArtifactError: where the folder holds no such model, or one of an architecture that is not supported.
@@ -236,10 +256,10 @@ class PretrainedPolicy(LanguagePolicy):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """A policy that `save` wrote, with its `max_tokens` and value head; of another folder as `open` reads it.
+        """Read a policy that `save` wrote, with its `max_tokens` and value head; any other folder as `open` reads it.
 
         Raises:
-            ArtifactError: naming what is missing, torn or does not fit.
+            ArtifactError: naming what is missing, torn or does not fit, or an architecture that is not supported.
         """
         if not (folder / SETTINGS).is_file():
             return cls.open(folder)
@@ -255,7 +275,13 @@ class PretrainedPolicy(LanguagePolicy):
         return policy
 
     def save(self, folder: Path) -> None:
-        """Write what transformers reads and, beside it, what only LoomRL knows."""
+        """Write Hugging Face's files of model and tokenizer, and beside them `loomrl.json` and, of a value head,
+        `value_head.safetensors`. Each file is whole, or as it was before; they are replaced one by one at the end.
+
+        Raises:
+            OSError or SafetensorError: when the folder cannot be made, or has no room; no file was changed.
+            ArtifactError: when a file cannot be written or replaced; others may have been.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.detach().clone() for name, value in self.model.weights().items()}
         of_values = {name: weights.pop(name) for name in list(weights) if name.startswith("value_head.")}

@@ -36,8 +36,9 @@ class SamplingConfig(Section):
 
 @dataclass(frozen=True)
 class TokenCompletion:
-    """One answer. Its last token is the one that ended it, where `finish_reason` is "stop"."""
+    """One answer: its tokens, and for each its log-probability at the temperature (greedy: at 1), before `top_k` and
+    `top_p` cut anything off. Its last token is the one that ended it, where `finish_reason` is "stop"."""
 
     token_ids: list[int]
-    log_probs: list[float]  # at the temperature (greedy: at 1), before top_k and top_p cut anything off
+    log_probs: list[float]
     finish_reason: FinishReason

@@ -16,10 +16,14 @@ _NUM_SPECIAL = 3
 
 
 class Tokenizer(ABC):
-    """Converts texts to token ids and back. Ids 0 to 2 are padding, begin and end; none of them stands in a text."""
+    """Converts texts to token ids and back. Ids 0 to 2 are padding, begin and end; none of them stands in a text.
+    `encode`, `prompt` and `answer` raise ConfigError for a text that holds what has no token.
+
+    `num_symbols` counts the other tokens; `begin` is, as a text, what `prompt` puts before a text.
+    """
 
     num_symbols: int
-    begin: str = BEGIN  # what `prompt` puts before a text, as a text
+    begin: str = BEGIN
 
     @property
     def vocabulary_size(self) -> int:
@@ -28,7 +32,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens."""
+        """The token ids of a text, without special tokens.
+
+        Raises:
+            ConfigError: where the text holds what has no token.
+        """
 
     @abstractmethod
     def decode(self, tokens: Iterable[int]) -> str:
@@ -36,7 +44,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """A description from which `tokenizer_from_json` makes an equal tokenizer."""
+        """A description, JSON values, from which `tokenizer_from_json` makes an equal tokenizer."""
 
     def prompt(self, text: str) -> list[int]:
         """The ids a policy reads before it answers: begin, then the text."""
@@ -52,23 +60,29 @@ class Tokenizer(ABC):
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8, a token for each byte: any text, 259 tokens."""
+    """A tokenizer with a token for each byte of UTF-8: takes any text, has 259 tokens."""
 
     num_symbols = 256
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text's UTF-8 bytes, without special tokens; each is 3 more than the byte."""
         return [_NUM_SPECIAL + byte for byte in text.encode()]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        """The text of token ids, without special tokens; bytes that are not UTF-8 become U+FFFD.
+
+        Raises:
+            ValueError: for an id above 258.
+        """
         return bytes(token - _NUM_SPECIAL for token in tokens if token >= _NUM_SPECIAL).decode(errors="replace")
 
     def to_json(self) -> dict[str, Any]:
+        """`{"kind": "byte"}`, from which `tokenizer_from_json` makes an equal tokenizer."""
         return {"kind": "byte"}
 
 
 class CharacterTokenizer(Tokenizer):
-    """A token for each character of an alphabet, in its order: fewer tokens, less to compute.
+    """A tokenizer with a token for each character of an alphabet, in its order: fewer tokens, less to compute.
 
     Raises:
         ConfigError: where a character is there twice, and from `encode` for one that is not there.
@@ -82,6 +96,11 @@ class CharacterTokenizer(Tokenizer):
         self.num_symbols = len(alphabet)
 
     def encode(self, text: str) -> list[int]:
+        """The token ids of a text's characters, without special tokens.
+
+        Raises:
+            ConfigError: naming a character that is not in the alphabet.
+        """
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
@@ -90,9 +109,15 @@ class CharacterTokenizer(Tokenizer):
             ) from error
 
     def decode(self, tokens: Iterable[int]) -> str:
+        """The text of token ids; special tokens are left out.
+
+        Raises:
+            IndexError: for an id beyond the alphabet.
+        """
         return "".join(self._alphabet[token - _NUM_SPECIAL] for token in tokens if token >= _NUM_SPECIAL)
 
     def to_json(self) -> dict[str, Any]:
+        """The kind and the alphabet, from which `tokenizer_from_json` makes an equal tokenizer."""
         return {"kind": "character", "alphabet": self._alphabet}
 
 
@@ -101,6 +126,7 @@ def tokenizer_from_json(described: dict[str, Any]) -> Tokenizer:
 
     Raises:
         ArtifactError: where it describes none.
+        ConfigError: where its alphabet holds a character twice.
     """
     match described:
         case {"kind": "byte"}:

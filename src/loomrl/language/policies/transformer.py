@@ -15,7 +15,8 @@ from loomrl.language.policies.model import LanguageModel, MemoryShape, ModelConf
 
 
 class TransformerConfig(ModelConfig):
-    """The settings a transformer is built from; with the byte tokenizer the defaults make 123,000 parameters."""
+    """The settings a transformer is built from; with the byte tokenizer the defaults make 123,000 parameters. `width`,
+    the size of a hidden state, is a multiple of `num_heads`."""
 
     vocabulary_size: int = Field(default=259, ge=4)
     width: int = Field(default=64, ge=1)
@@ -31,7 +32,7 @@ class TransformerConfig(ModelConfig):
 
 
 class Attention(nn.Module):
-    """Causal self-attention of several heads."""
+    """Causal self-attention of several heads, the config's `num_heads`; no biases."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -40,7 +41,8 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, hidden: Tensor, allowed: Tensor, memory: TokenMemory, layer: int) -> Tensor:
-        """`hidden` (B, T, width); `allowed` (B, 1, T, S) says which tokens each may look at."""
+        """(B, T, width) -> (B, T, width). `allowed`, bool (B, 1, T, S), says which tokens each may look at; keys and
+        values of this `layer` are stored in `memory`."""
         split = self.inputs(hidden).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3, H, D)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # (B, H, T, D) each
         key, value = memory.extend(layer, key, value)
@@ -50,7 +52,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two dense layers, each added to what came in."""
+    """A layer of the transformer: attention, then two dense layers, each added to what came in."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -61,7 +63,8 @@ class Block(nn.Module):
         self.contract = nn.Linear(4 * config.width, config.width, bias=False)
 
     def forward(self, hidden: Tensor, allowed: Tensor, memory: TokenMemory, layer: int) -> Tensor:
-        """(B, T, width) -> (B, T, width), with the tokens in `memory` as context."""
+        """(B, T, width) -> (B, T, width), with the tokens in `memory` as context. `allowed`, bool (B, 1, T, S), says
+        which tokens each may look at; `layer` is the block's number from 0."""
         hidden = hidden + self.attention(self.attention_norm(hidden), allowed, memory, layer)
         dense: Tensor = self.contract(functional.gelu(self.expand(self.dense_norm(hidden)), approximate="tanh"))
         return hidden + dense
@@ -98,6 +101,8 @@ class Transformer(LanguageModel):
                 parameter.normal_(std=deviation, generator=generator)
 
     def forward(self, tokens: Tensor, valid: Tensor, memory: TokenMemory) -> Tensor:
+        """Read T more tokens (B, T) of each sequence; returns normalised hidden states (B, T, width), see
+        `LanguageModel.forward`. Raises IndexError for a sequence of more than `max_tokens`."""
         num_new = tokens.shape[1]
         hidden = self.token_embedding(tokens) + self.position_embedding(positions_of(valid, num_new))
         mask = allowed(valid, num_new)
@@ -107,9 +112,11 @@ class Transformer(LanguageModel):
         return normalized
 
     def logits(self, hidden: Tensor) -> Tensor:
+        """Hidden states (..., width) -> logits of the token that follows, (..., vocabulary_size)."""
         return functional.linear(hidden, self.token_embedding.weight)
 
     @property
     def memory_shape(self) -> MemoryShape:
+        """How many layers, heads and numbers per head the transformer keeps of each token."""
         config = self.config
         return MemoryShape(config.num_layers, config.num_heads, config.width // config.num_heads)

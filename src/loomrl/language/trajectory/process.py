@@ -6,7 +6,9 @@ from loomrl.system.http.process import ServiceProcess
 
 
 class HubProcess(ServiceProcess):
-    """A hub; without a `database_url` it keeps nothing beyond the block."""
+    """A hub in a child process: `with HubProcess() as hub: hub.url`. Options are those of `loomrl hub serve`, with
+    underscores; without a `database_url` the hub's database is removed after the block. Entering raises ServiceError
+    when the hub does not become ready in time."""
 
     arguments = ("loomrl.language.trajectory", "serve")
     name = "hub"

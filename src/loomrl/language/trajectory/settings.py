@@ -14,21 +14,36 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class HubSettings:
-    """The options of `loomrl hub serve`, with underscores."""
+    """The options of `loomrl hub serve`, with underscores.
+
+    Attributes:
+        max_body_bytes: of one request, unpacked.
+        max_pending_bytes: of requests that are being read.
+        memory_bytes: of waiting groups that are kept in memory, compressed; others wait in the database alone.
+        max_waiting_bytes: of all waiting groups, as JSON.
+        max_buffered_groups: of one environment, that add up to no whole group.
+        max_rejections: in a row, until an environment counts as failing and its share of batches is let go.
+        retry_seconds: in which an unanswered request may come again and is answered as before.
+        max_sequence_tokens: None: sequences of any length are taken; `max_staleness` None: groups of any policy.
+
+    Raises:
+        ConfigError: where `lowest_score` does not lie below `highest_score`, or `max_body_bytes`, `max_waiting_bytes`,
+            `max_waiting_groups`, `silent_seconds` or `starved_seconds` is not above 0.
+    """
 
     host: Host = "127.0.0.1"
     port: Port = 8000  # where unmodified environments and trainers look
     database_url: Annotated[
         str | None, Option(help="Default: LOOMRL_HUB_DATABASE_URL, else SQLite under the home.")
     ] = None
-    max_body_bytes: int = 64 * MIB  # of one request, unpacked
-    max_pending_bytes: int = 256 * MIB  # of requests that are being read
-    memory_bytes: int = 64 * MIB  # of waiting groups, compressed; others wait in the database alone
-    max_waiting_bytes: int = 16 * 1024 * MIB  # of waiting groups, as JSON
+    max_body_bytes: int = 64 * MIB
+    max_pending_bytes: int = 256 * MIB
+    memory_bytes: int = 64 * MIB
+    max_waiting_bytes: int = 16 * 1024 * MIB
     max_waiting_groups: Annotated[int, Option(min=1, help="Beyond them posts are answered 503, to come again.")] = (
         200_000
     )
-    max_buffered_groups: int = 1_000  # of one environment, that add up to no whole group
+    max_buffered_groups: int = 1_000
     silent_seconds: Annotated[
         float, Option(help="Without a word from an environment until its share of batches is let go.")
     ] = 60.0
@@ -36,8 +51,8 @@ class HubSettings:
     stuck_seconds: Annotated[
         float, Option(min=0, help="Until a group of a size that divides no batch is left out of packing.")
     ] = 60.0
-    max_rejections: int = 20  # in a row, until an environment counts as failing
-    retry_seconds: float = 120.0  # in which an unanswered request may come again
+    max_rejections: int = 20
+    retry_seconds: float = 120.0
     equal_once: Annotated[
         bool, Option("--equal-once", help="Equal posts within two minutes count once, whatever became of them.")
     ] = False

@@ -22,7 +22,8 @@ Floats = Items[Items[float]]
 
 
 class Invalid(Exception):
-    """A request body that is refused; answered as `422 {"detail": [...]}`."""
+    """A request body that is refused; answered as `422 {"detail": [...]}`. Each entry of `detail` has `type`, `msg` and
+    `loc`, the place: keys and indices from "body" on."""
 
     def __init__(self, detail: list[dict[str, Any]]) -> None:
         super().__init__("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail))
@@ -82,16 +83,16 @@ class WireMessage(TypedDict):
 class ScoredGroup(TypedDict):
     """Sequences that answer one prompt, with their scores. All of it is what trainers get."""
 
-    tokens: Items[Items[int]]
-    masks: Items[Items[int]]
-    scores: Items[float]
+    tokens: Items[Items[int]]  # ids; here and below a list for each sequence, of one entry for each token
+    masks: Items[Items[int]]  # the token's id where it is learnt, else -100
+    scores: Items[float]  # one for each sequence
     advantages: NotRequired[Floats | None]
-    ref_logprobs: NotRequired[Floats | None]
+    ref_logprobs: NotRequired[Floats | None]  # by a reference policy
     messages: NotRequired[Items[Items[WireMessage]] | None]
     generation_params: NotRequired[dict[str, Any] | None]
-    inference_logprobs: NotRequired[Floats | None]
-    overrides: NotRequired[Items[dict[str, Any]] | None]
-    group_overrides: NotRequired[dict[str, Any] | None]
+    inference_logprobs: NotRequired[Floats | None]  # by the policy that drew the tokens
+    overrides: NotRequired[Items[dict[str, Any]] | None]  # settings of one sequence, such as its `temperature`
+    group_overrides: NotRequired[dict[str, Any] | None]  # settings of all of them
     images: NotRequired[Any]
     env_id: NotRequired[Int64 | None]
     distill_token_ids: NotRequired[Items[Items[Items[int]]] | None]
@@ -110,10 +111,10 @@ Detail = list[dict[str, Any]]
 
 
 def parse(kind: type[B], body: bytes) -> B:
-    """A small body as `kind`.
+    """A JSON body as an instance of `kind`, checked.
 
     Raises:
-        Invalid: naming every field that is missing or wrong.
+        Invalid: naming the fields that are missing or wrong (20 at most), or saying that the body is no JSON.
     """
     try:
         return kind.model_validate_json(body)
@@ -125,7 +126,7 @@ def parse_group(body: bytes) -> ScoredGroup:
     """One group from a JSON body; all its numbers are finite.
 
     Raises:
-        Invalid: naming every field that is missing or wrong.
+        Invalid: naming the fields that are missing or wrong (20 at most), or saying that the body is no JSON.
     """
     try:
         group = _group.validate_json(body)
@@ -137,13 +138,14 @@ def parse_group(body: bytes) -> ScoredGroup:
 
 
 def parse_groups(body: bytes, lenient: bool = False) -> tuple[dict[int, ScoredGroup], dict[int, Detail]]:
-    """The good groups of a list and what is wrong with the others, by index.
+    """The good groups of a JSON list, and what is wrong with the others (as `Invalid.detail`), both by the index in the
+    list.
 
     A group that holds a number which is not finite costs no other group anything. Any other error refuses the whole
     list, as the wire has it, unless the sender is `lenient`.
 
     Raises:
-        Invalid: naming every field that is missing or wrong.
+        Invalid: for a body that is no JSON list; unless `lenient` also where a field is missing or wrong, naming it.
     """
     try:
         groups = _groups.validate_json(body)
@@ -162,7 +164,7 @@ def parse_groups(body: bytes, lenient: bool = False) -> tuple[dict[int, ScoredGr
 
 
 def encode_group(group: ScoredGroup) -> bytes:
-    """A group as trainers get it: all keys, null where its environment sent none."""
+    """A group as trainers get it, JSON in UTF-8: all keys, null where its environment sent none."""
     complete = {**_empty_group, **group}
     try:
         return orjson.dumps(complete)
@@ -171,7 +173,7 @@ def encode_group(group: ScoredGroup) -> bytes:
 
 
 def refused(message: str, *place: str | int, kind: str = "value_error") -> Detail:
-    """The detail of a `422` answer with one error."""
+    """The `Invalid.detail` of one error: its message, its `place` below the body (keys and indices), and its type."""
     return [{"type": kind, "loc": ["body", *place], "msg": message}]
 
 

@@ -32,7 +32,12 @@ _METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class EngineServer(WireApplication):
-    """Answers environments, in the shapes of vLLM, SGLang and OpenAI, and trainers."""
+    """The ASGI application of an engine: completions in the shapes of vLLM, SGLang and OpenAI, weights from trainers.
+
+    Raises:
+        ArtifactError: when the policy that the settings name cannot be read, or has a weight that is not finite.
+        ConfigError: when it is a Hugging Face model and `transformers` is not installed.
+    """
 
     def __init__(self, settings: EngineSettings, tokens: Tokens) -> None:
         self._metrics = EngineMetrics()
@@ -61,6 +66,7 @@ class EngineServer(WireApplication):
         )
 
     async def end(self) -> None:
+        """Close the engine, at the server's end; what is unanswered fails with ServiceError."""
         self._engine.close()
 
     async def _show_metrics(self, request: Request) -> Response:

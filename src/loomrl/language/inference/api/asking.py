@@ -37,7 +37,8 @@ class CompletionRequest:
 
     @classmethod
     def of_prompts(cls, given: Prompt | Sequence[Prompt], n: int, sampling: Sampling, wants_log_probs: bool) -> Self:
-        """A request for one prompt, or those of a list."""
+        """A request for `n` completions of one prompt, a text or token ids, or of each prompt in a list of such. An
+        empty list is one prompt without tokens."""
         is_list = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         prompts: Any = given if is_list else [given]
         return cls(prompts, n, sampling, wants_log_probs, not is_list)

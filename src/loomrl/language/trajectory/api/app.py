@@ -38,7 +38,8 @@ _TIMED = frozenset(("/scored_data", "/scored_data_list", "/batch"))
 
 
 class HubServer(WireApplication):
-    """The ASGI application of a hub: the Trajectory API for environments and trainers, metrics and dashboard."""
+    """The ASGI application of a hub: the Trajectory API for environments and trainers, metrics and dashboard. Making
+    one raises ServiceError when the database cannot be read."""
 
     def __init__(self, settings: HubSettings, store: Store, tokens: Tokens) -> None:
         self._journal = HubJournal(store, settings)
@@ -59,15 +60,20 @@ class HubServer(WireApplication):
         )
 
     async def begin(self) -> None:
+        """Start the rounds of `Upkeep`: quarantine, and writes once a second."""
         await self._upkeep.begin()
 
     async def end(self) -> None:
+        """Stop the rounds, write the last changes and close the store. A database that fails is logged, not raised."""
         await self._upkeep.end()
 
     def check(self) -> None:
+        """Raise ServiceError while the hub's database fails, so that no request is answered; look at it again, once a
+        second at most."""
         self._journal.check()
 
     def observe(self, path: str, seconds: float) -> None:
+        """Count the time of a request that posted groups or took a batch; other paths are not counted."""
         if path in _TIMED:
             self._metrics.observe(seconds)
 

@@ -20,19 +20,20 @@ class BadGzip(Exception):
 
 
 class Bodies:
-    """Reads bodies; all that are being read at once have a limit, too."""
+    """Reads bodies of requests, each of at most `max_bytes`, and all that are being read at once (`pending` bytes) of
+    at most `max_pending_bytes`."""
 
     def __init__(self, max_bytes: int, max_pending_bytes: int) -> None:
         self._max_bytes, self.max_pending_bytes = max_bytes, max_pending_bytes
         self.pending = 0  # bytes
 
     async def read(self, scope: Scope, receive: Receive, most: int | None = None) -> bytes:
-        """The whole body, unpacked, of at most so many bytes, or `most` where that is given. Its sender waits while
-        others' are read, or is told to come again.
+        """The whole body, unpacked, of at most `max_bytes`, or `most` where that is given.
 
         Raises:
             BadGzip: when it cannot be unpacked.
-            Problem: 413 beyond the limit, packed or not; 503 while too much is being read.
+            Problem: 413 beyond the limit, packed or not; 503 while too much is being read at once.
+            ClientGone: when the sender goes away before the body is whole.
         """
         length, most = header(scope, b"content-length"), self._max_bytes if most is None else most
         if length and int(length) > most:
@@ -69,10 +70,10 @@ def _unpacked(body: bytes, most: int) -> bytes:
 
 
 def check_json(scope: Scope) -> None:
-    """Demand a body that is said to be JSON, or nothing: a form of a web page is not.
+    """Check that a request's `Content-Type` is JSON, or that there is none: a web page's form has another.
 
     Raises:
-        Invalid: naming what it is said to be.
+        Invalid: naming the `Content-Type` found.
     """
     kind = header(scope, b"content-type").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -80,7 +81,8 @@ def check_json(scope: Scope) -> None:
 
 
 def packed(scope: Scope, response: Response) -> Response:
-    """An answer in gzip, where that was asked for and it is long, unless it is already."""
+    """The response in gzip where the client accepts it and the body is long; else, and where it is packed already, the
+    response itself."""
     if len(response.body) < MIN_PACKED_BYTES or response.headers.keys() >= _PACKED.keys() or not wants_gzip(scope):
         return response
     headers = {**response.headers, **_PACKED}

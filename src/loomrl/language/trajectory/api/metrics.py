@@ -20,7 +20,7 @@ class HubMetrics(ServiceMetrics):
         self._score_sum = self.new_gauge("score_sum", "Sum of the groups' mean scores")
 
     def observe_group(self, size: int, mean_score: float | None) -> None:
-        """Add an accepted group to the counters, with its number of sequences and its mean score."""
+        """Add an accepted group to the counters, with its number of sequences and its mean score; None: it has none."""
         self.groups.inc()
         self.sequences.inc(size)
         if mean_score is not None:

@@ -17,10 +17,12 @@ _MAX_KEYS = 100_000
 
 @dataclass
 class Posts:
-    """Answers by key, and the answers of requests whose sender never received one."""
+    """Answers to repeat: by key, and those of requests whose sender never received one, for `retry_seconds`. With
+    `equal_once`, requests without a key whose bodies are equal are one request for that time, answered or not. `now` is
+    in seconds since the epoch."""
 
     retry_seconds: float
-    equal_once: bool = False  # equal bodies within that time are one request, answered or not
+    equal_once: bool = False
     _by_key: dict[str, Post] = field(default_factory=dict)
     _unanswered: dict[tuple[str, bytes], Post] = field(default_factory=dict)
 
@@ -32,7 +34,8 @@ class Posts:
         return self._last_id
 
     def restore(self, posts: Iterable[Post], now: float) -> None:
-        """Load stored posts after a restart, when it is not known which of the last answers arrived."""
+        """Load stored posts after a restart. It is not known which of the last answers arrived, so those without a key
+        that are younger than `retry_seconds` count as unanswered."""
         for post in posts:
             self._last_id = max(self._last_id, post.id)
             if post.key is not None:
@@ -41,7 +44,8 @@ class Posts:
                 self._unanswered[post.path, post.digest] = post
 
     def find_repeated(self, path: str, digest: bytes, key: str | None, now: float) -> Post | None:
-        """The stored post that a request repeats, or None.
+        """The stored post that a request repeats, by its key or, without one, by path and digest; None for a new
+        request. Unless `equal_once`, a request without a key is a repetition once, and new when it comes again.
 
         Raises:
             Problem: 422 where the key came with another body before.
@@ -57,7 +61,8 @@ class Posts:
         return post if post is not None and post.created > now - self.retry_seconds else None
 
     def store(self, post: Post) -> None:
-        """Store a post's answer under its key, or under its body where equal bodies are one request."""
+        """Store a post's answer under its key, or under its body where equal bodies are one request; else nothing. Of
+        more than 100,000 keys the oldest is forgotten."""
         if post.key is None and self.equal_once:
             self._unanswered[post.path, post.digest] = post
         if post.key is not None:
@@ -81,14 +86,14 @@ class Posts:
             self._unanswered[post.path, post.digest] = post
 
     def remove_expired(self, now: float) -> None:
-        """Remove answers that are too old; `now` is in seconds since the epoch."""
+        """Remove answers that are too old: those without a key after `retry_seconds`, those with one after a day."""
         self._unanswered = {key: one for key, one in self._unanswered.items() if one.created > now - self.retry_seconds}
         for key in [key for key, one in self._by_key.items() if one.created <= now - KEEP_KEYS_SECONDS]:
             del self._by_key[key]
 
 
 def digest_of(pieces: Iterable[bytes]) -> bytes:
-    """The SHA-256 digest of a body's content, which does not depend on the body's compression."""
+    """The SHA-256 digest, 32 bytes, of pieces one after the other."""
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

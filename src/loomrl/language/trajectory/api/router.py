@@ -46,6 +46,8 @@ class WireApplication:
     """The ASGI application of one server: its routes, and beside them the one that describes them.
 
     `title` and `purpose` are told by that description. `max_bytes` bounds bodies further, by who may send them.
+    `intake` bounds the connections, for whoever runs the application. A server overrides `begin`, `end`, `check` and
+    `observe`, which do nothing here.
     """
 
     def __init__(
@@ -91,24 +93,26 @@ class WireApplication:
     # --- what a server adds ---------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Start what the server does by itself."""
+        """Start what the server does by itself, before the first request; by default nothing."""
 
     async def end(self) -> None:
-        """Stop it, and release what is held."""
+        """Stop what `begin` started and release what is held, after the last request; by default nothing."""
 
     def check(self) -> None:
-        """Raise `ServiceError` while nothing can be answered; asked before a body is read."""
+        """Raise `ServiceError` while nothing can be answered; called for each request, before its body is read. By
+        default nothing is raised."""
 
     def observe(self, path: str, seconds: float) -> None:
-        """Note how long a request took that was answered."""
+        """Take note of a request that was answered: its path, and its time in seconds. By default nothing is noted."""
 
     # --- a request ------------------------------------------------------------------------------------------------
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
-        """Whatever happens to one request, it is answered and the server lives on.
+        """The response to one request: its handler's, or a refusal with the status that fits what went wrong. No
+        error of a handler gets out: one that nobody expected is logged and answered 500.
 
         Raises:
-            ClientGone: when nobody waits for an answer.
+            ClientGone: when the sender went away, so that nobody waits for an answer.
         """
         try:
             handler, max_bytes = self._admit(scope)

@@ -19,7 +19,8 @@ _FORGET_EVERY = 30  # rounds
 
 
 class Upkeep:
-    """Quarantines silent environments, forgets old answers, closes the store at the end."""
+    """Quarantines silent environments, forgets old answers, closes the store at the end. A database that fails is
+    logged, never raised."""
 
     def __init__(self, store: Store, journal: HubJournal, posts: Posts, metrics: HubMetrics) -> None:
         self._store, self._journal, self._posts = store, journal, posts
@@ -35,8 +36,8 @@ class Upkeep:
         self._task = asyncio.create_task(self._rounds())
 
     async def end(self) -> None:
-        """End it, write for the last time and close the store. All answers were sent: none of them is waited for after
-        the next start."""
+        """End the rounds, write for the last time and close the store. Answers to requests without a key are deleted:
+        they were all sent, so none of these requests comes again."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task

@@ -10,7 +10,8 @@ from loomrl.language.trajectory.state.packing import TrajectoryGroup
 
 @dataclass
 class GroupBatch:
-    """Groups that were packed together; somebody may work on it until `leased_until` (seconds since the epoch)."""
+    """Groups that were packed together. A trainer may work on it until `leased_until`, in seconds since the epoch; None
+    before it was handed out."""
 
     id: int
     groups: list[TrajectoryGroup]
@@ -19,30 +20,45 @@ class GroupBatch:
 
 @dataclass(frozen=True)
 class Post:
-    """A request for which the answer is kept, in case that it comes again."""
+    """A request for which the answer is kept, in case that it comes again: its path, the SHA-256 `digest` of its
+    content, its `Idempotency-Key` (None: it had none), the body of the answer, and when it was made, in seconds since
+    the epoch."""
 
     id: int
     path: str
-    digest: bytes  # of its body
-    key: str | None  # its `Idempotency-Key`
+    digest: bytes
+    key: str | None
     answer: bytes
-    created: float  # seconds since the epoch
+    created: float
 
 
 @dataclass
 class Changes:
-    """Rows to write. Of what was made and deleted meanwhile nothing is written."""
+    """What changed in a hub and is to be written to its database. Of what was made and deleted meanwhile nothing is
+    written. False where nothing changed.
 
-    cleared: bool = False  # everything before was deleted
+    Attributes:
+        cleared: everything before is deleted first.
+        state: a `HubState` as a dictionary; None: it did not change.
+        environments: changed `HubEnvironment`s as dictionaries, by id.
+        groups: new groups with their contents, by id.
+        queued: groups by id that were written before as buffered, and are queued now.
+        batches: new and leased batches, by id.
+        posts: new ones.
+        posts_before: posts made before these times, in seconds since the epoch, are deleted: those without a key, those
+            with one.
+    """
+
+    cleared: bool = False
     state: dict[str, Any] | None = None
     environments: dict[int, dict[str, Any]] = field(default_factory=dict)
     groups: dict[int, tuple[TrajectoryGroup, Fragment]] = field(default_factory=dict)
-    queued: dict[int, TrajectoryGroup] = field(default_factory=dict)  # that were written before as buffered
+    queued: dict[int, TrajectoryGroup] = field(default_factory=dict)
     deleted_groups: set[int] = field(default_factory=set)
     batches: dict[int, GroupBatch] = field(default_factory=dict)
     deleted_batches: set[int] = field(default_factory=set)
     posts: list[Post] = field(default_factory=list)
-    posts_before: tuple[float, float] | None = None  # older ones are deleted: without a key, with one
+    posts_before: tuple[float, float] | None = None
 
     def __bool__(self) -> bool:
         return self != Changes()

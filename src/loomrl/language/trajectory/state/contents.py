@@ -6,7 +6,8 @@ from loomrl.language.trajectory.state.fragments import Fragment
 
 
 class Contents:
-    """Fragments by group. The first to come stay: they are the first to go to a trainer."""
+    """Compressed contents of groups by their ids, `num_bytes` in all and at most `max_bytes`. The first to come stay:
+    they are the first to go to a trainer."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -14,13 +15,13 @@ class Contents:
         self.num_bytes = 0
 
     def put(self, group_id: int, fragment: Fragment) -> None:
-        """Hold a group's content in memory if there is room."""
+        """Hold a group's content in memory if there is room; else it is not held."""
         if self.num_bytes + len(fragment.deflated) <= self._max_bytes:
             self._held[group_id] = fragment
             self.num_bytes += len(fragment.deflated)
 
     def get(self, group_id: int) -> Fragment | None:
-        """A group's content; None where it is in the database alone."""
+        """A group's content; None where it is not held, but in the database alone."""
         return self._held.get(group_id)
 
     def drop(self, group_ids: Iterable[int]) -> None:

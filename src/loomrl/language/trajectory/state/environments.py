@@ -16,23 +16,30 @@ _RECENT = 0.05  # weight of the newest group in the running mean of scores
 
 @dataclass
 class HubEnvironment:
-    """One registered environment and its statistics. Times are seconds since the epoch."""
+    """One registered environment and its statistics.
+
+    It calls itself `name`; `shown_name` has a number, so that it is the only one. `group_size` is in sequences and
+    grows to the largest group it has queued, `max_token_length` in tokens. `minimum` is the share of a batch that it
+    must have, 0 to 1 (None: no such share). `last_seen` and `last_group` are seconds since the epoch; `quarantine` says
+    why it has no share of the batches just now (None: nothing is wrong with it). `rejections`
+    counts those in a row, `mean_score` is a running mean of recent groups (None before a score).
+    """
 
     env_id: int
-    name: str  # as it calls itself
-    shown_name: str  # with a number, so that it is the only one
+    name: str
+    shown_name: str
     max_token_length: int
     weight: float
-    group_size: int  # sequences; grows to the largest group it has queued
-    minimum: float | None  # share of a batch
+    group_size: int
+    minimum: float | None
     connected: bool = True
     last_seen: float = 0.0
     last_group: float = 0.0
-    quarantine: str | None = None  # why it has no share of the batches just now
-    rejections: int = field(default=0)  # in a row
+    quarantine: str | None = None
+    rejections: int = field(default=0)
     num_groups: int = 0
     num_rejected: int = 0
-    mean_score: float | None = None  # of its recent groups
+    mean_score: float | None = None
 
     @property
     def takes_part(self) -> bool:
@@ -45,7 +52,8 @@ class HubEnvironment:
         return self.max_token_length * self.weight
 
     def record_accepted(self, mean_score: float | None, now: float) -> None:
-        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score."""
+        """Count a group that was accepted at `now` (seconds since the epoch), and update the running mean score; None
+        leaves that as it is."""
         self.last_seen = self.last_group = now
         self.num_groups += 1
         self.rejections = 0
@@ -119,12 +127,13 @@ class Environments:
         self._sum_up()
 
     def restart_timers(self, now: float) -> None:
-        """Restart the silence timers of all environments, after the hub was restarted."""
+        """Count all environments as heard of at `now` (seconds since the epoch), after the hub was restarted."""
         for environment in self._all:
             environment.last_seen = environment.last_group = now
 
     def update_quarantine(self, now: float) -> list[HubEnvironment]:
-        """Quarantine environments that are silent or failing, and readmit the others; returns those that changed."""
+        """Quarantine environments that are silent or failing at `now` (seconds since the epoch), and readmit the
+        others; returns those that changed."""
         changed = []
         for environment in self._all:
             fault = environment.fault(self._settings, now)
@@ -140,8 +149,13 @@ class Environments:
         return {one.env_id: one.minimum for one in self._all if one.takes_part and one.minimum is not None}
 
     def status(self, environment: HubEnvironment, queue: GroupQueue, batch_size: int) -> dict[str, Any]:
-        """The fields of the answer to `/status-env`; the environment's group size grows to the largest group it has
-        queued."""
+        """The fields of the answer to `/status-env`, but for the step. The environment's `group_size` grows to the
+        size of the largest group it has queued.
+
+        `self_queue_size` counts its queued sequences in groups of its size; `queue_size` adds what others have queued
+        beyond their minima. `unallocated_fraction` is the share of a batch that no minimum claims, `max_group_size` the
+        largest queued group in sequences, `env_weight` its share of all claims, at least 0.01.
+        """
         largest = queue.max_size
         group_size = environment.group_size = max(environment.group_size, queue.max_size_of(environment.env_id))
         own = queue.sequences.get(environment.env_id, 0)

@@ -21,11 +21,11 @@ _END = b"\x03\x00"  # an empty last block
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A compressed piece of an answer, with checksum and plain size."""
+    """A compressed piece of an answer: a raw deflate stream, the CRC-32 of the plain bytes, and their number."""
 
     deflated: bytes
-    checksum: int  # CRC-32 of the plain bytes
-    num_bytes: int  # plain
+    checksum: int
+    num_bytes: int
 
     def plain(self) -> bytes:
         """The piece's bytes, unpacked: `num_bytes` of them."""
@@ -56,7 +56,7 @@ def plain_of(pieces: Iterable[Fragment]) -> bytes:
 
 
 def listed(before: bytes, pieces: Iterable[Fragment], after: bytes) -> list[Fragment]:
-    """The pieces of a JSON list of these pieces, between the texts `before` and `after`."""
+    """Fragments that, one after the other, are the text `before`, a JSON list of the pieces, and the text `after`."""
     parts = [_fixed(before + b"[")]
     for piece in pieces:
         if len(parts) > 1:
@@ -66,11 +66,11 @@ def listed(before: bytes, pieces: Iterable[Fragment], after: bytes) -> list[Frag
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:
-    """Unpack a request's body, of several members too, never more than one byte beyond `max_bytes`.
+    """The plain bytes of a gzip body, `max_bytes` at most; of several members, one after the other.
 
     Raises:
         ValueError: when it is damaged or cut short.
-        OverflowError: when there is more in it.
+        OverflowError: when there is more in it; no more than one byte beyond `max_bytes` was unpacked.
     """
     found = bytearray()
     while body:

@@ -21,10 +21,10 @@ class GroupIntake:
         self._settings = settings
 
     def check_room(self, hub: Hub) -> None:
-        """Refuse everything while too much waits: senders come again.
+        """Check that the hub may take more groups; senders that are refused come again.
 
         Raises:
-            Problem: 503.
+            Problem: 503, with `Retry-After`, while as many groups or bytes wait as the settings allow.
         """
         if hub.num_waiting >= self._settings.max_waiting_groups or hub.num_bytes >= self._settings.max_waiting_bytes:
             raise Problem(
@@ -32,7 +32,9 @@ class GroupIntake:
             )
 
     def prepare(self, group: ScoredGroup, policy_version: int | None) -> tuple[TrajectoryGroup, Fragment, float | None]:
-        """A group as it is kept, and the mean of its scores; the costly part, which asks the hub nothing."""
+        """A group as the hub keeps it: its entry (with id -1), its JSON, compressed, and the mean of its scores, None
+        where it has none or an absurd one. Scores are cut to the settings' limits in `group` itself. This is the costly
+        part, which needs no hub and may run in a thread."""
         low, high = self._settings.lowest_score, self._settings.highest_score
         scores = group["scores"] = [min(max(score, low), high) for score in group["scores"]]
         plain = encode_group(group)
@@ -40,10 +42,11 @@ class GroupIntake:
         return kept, compress(plain), _mean(scores)
 
     def check(self, hub: Hub, group: ScoredGroup, kept: TrajectoryGroup) -> None:
-        """Refuse a group that no trainer of this hub could use.
+        """Check that a trainer of this hub can use a group; `kept` is its entry.
 
         Raises:
-            Invalid: naming the limit.
+            Invalid: where it has more sequences than a batch, a sequence with more tokens than allowed, too old a
+                policy, or a size for which its environment's buffer has no room. The message names the limit.
         """
         if 0 < hub.batch_size < kept.size:
             raise Invalid(refused(f"{kept.size} sequences do not fit into a batch of {hub.batch_size}", "tokens"))
@@ -76,10 +79,10 @@ class GroupIntake:
 
 
 def parse_version(text: str) -> int | None:
-    """The header `X-Policy-Version`.
+    """The version in a header `X-Policy-Version`; None for an empty text, as of a request without that header.
 
     Raises:
-        Problem: 422 where it is no count.
+        Problem: 422 where it is no whole number of at most 18 digits.
     """
     if not text:
         return None

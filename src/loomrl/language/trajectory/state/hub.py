@@ -17,13 +17,19 @@ from loomrl.language.trajectory.wire import EnvironmentRegistration, Registratio
 
 @dataclass
 class HubState:
-    """The hub's state beside environments, groups and batches, stored as one JSON document."""
+    """The hub's state beside environments, groups and batches, stored as one JSON document.
+
+    `registration` is the trainer's, None before there is one; `step` its `starting_step` and one more for each batch
+    formed; `started` whether it asked for a batch; `policy_version` the one it said it has (None: it did not).
+    `max_token_len` stays when a hub is reset, -1 before the first trainer. The others are the id of the next group and
+    batch, and the next place in the queue.
+    """
 
     registration: dict[str, Any] | None = None
-    max_token_len: int = -1  # stays when a hub is reset, as the latest example does
+    max_token_len: int = -1
     step: int = 0
-    started: bool = False  # a trainer asked for a batch
-    policy_version: int | None = None  # that the trainer has
+    started: bool = False
+    policy_version: int | None = None
     next_group: int = 0
     next_batch: int = 0
     next_position: int = 0
@@ -31,7 +37,7 @@ class HubState:
 
 @dataclass
 class StoredHub:
-    """All that a database stores of a hub, without the groups' content."""
+    """All that a database stores of a hub, without the groups' content. `groups` are by id."""
 
     state: HubState = field(default_factory=HubState)
     environments: list[HubEnvironment] = field(default_factory=list)
@@ -40,7 +46,8 @@ class StoredHub:
 
 
 class Hub:
-    """Answers as the wire has it. Times are seconds since the epoch, given by the caller."""
+    """The state of a hub in memory, and what requests change in it. Nothing here reads or writes: what the database
+    does not have yet is gathered in `changes`. Times are seconds since the epoch, given by the caller."""
 
     def __init__(self, settings: HubSettings, stored: StoredHub | None = None) -> None:
         self._settings = settings
@@ -49,7 +56,7 @@ class Hub:
         self.environments = Environments(settings, stored.environments)
         self.batches = {batch.id: batch for batch in sorted(stored.batches, key=lambda batch: batch.id)}
         self.queue = GroupQueue()
-        self.buffers: dict[int, list[TrajectoryGroup]] = {}
+        self.buffers: dict[int, list[TrajectoryGroup]] = {}  # by environment, until their sizes add up to its group's
         self.contents = Contents(settings.memory_bytes)
         queued = (group for group in stored.groups.values() if group.position is not None)
         self.latest: TrajectoryGroup | None = max(queued, key=_position, default=None)
@@ -102,7 +109,8 @@ class Hub:
         return uuid.uuid4().int
 
     def next_batch(self, now: float) -> GroupBatch | None:
-        """The batch to hand out: one whose lease ran out, else the newest, formed now where there is none."""
+        """The batch to hand out: one whose lease ran out, else the newest, formed now where there is none; None where
+        the queue holds no whole batch. The batch stays as it is until `deliver` or `lease`."""
         if not self.state.started:
             self.state.started = True
             self._record_state()
@@ -117,7 +125,11 @@ class Hub:
         return next((one for one in reversed(self.batches.values()) if one.leased_until is None), None)
 
     def deliver(self, batch: GroupBatch) -> None:
-        """Remove a batch that is handed out for good, and its groups."""
+        """Remove a batch that is handed out for good, and its groups.
+
+        Raises:
+            KeyError: for a batch that the hub does not have any more.
+        """
         del self.batches[batch.id]
         self.changes.delete_batch(batch)
         self._forget(batch.groups)
@@ -129,7 +141,8 @@ class Hub:
         self.changes.batches[batch.id] = batch
 
     def acknowledge(self, batch_id: int) -> bool:
-        """A leased batch was trained on; again changes nothing. False where there was never such a batch."""
+        """Remove a leased batch that was trained on; returns whether it is gone. False where there was never such a
+        batch, or it is not leased; an acknowledgement that comes again changes nothing and is True."""
         batch = self.batches.get(batch_id)
         if batch is not None and batch.leased_until is not None:
             self.deliver(batch)
@@ -141,7 +154,8 @@ class Hub:
         self._record_state()
 
     def reset(self) -> None:
-        """Remove the registration, the environments and all groups."""
+        """Remove the registration, the environments and all groups. Ids go on from where they were; the longest
+        sequence and the latest example stay."""
         before = self.state
         self.state = HubState(None, before.max_token_len, next_group=before.next_group, next_batch=before.next_batch)
         self.environments = Environments(self._settings)
@@ -194,8 +208,8 @@ class Hub:
         return environment
 
     def environment_status(self, environment: HubEnvironment, now: float) -> dict[str, Any]:
-        """The answer to `/status-env`, which environments request ten times a second; `now` also restarts the silence
-        timer."""
+        """The answer to `/status-env`: `current_step`, and what `Environments.status` says. The environment counts as
+        alive at `now` (seconds since the epoch)."""
         environment.last_seen = now
         before = environment.group_size
         status = self.environments.status(environment, self.queue, self.batch_size)
@@ -204,7 +218,13 @@ class Hub:
         return {"current_step": self.state.step, **status}
 
     def add(self, group: TrajectoryGroup, fragment: Fragment, now: float) -> dict[str, Any]:
-        """Queue or buffer a posted group; returns the answer of `/scored_data`."""
+        """Queue a posted group, or buffer it where its size is not its environment's; buffered groups that add up to
+        that size are queued. The group gets its id, step and time.
+
+        Returns:
+            The answer of `/scored_data`: `status` "received", or "buffered" with `buffer_size`, the sequences that
+            remain in the environment's buffer (0 where this group completed others and all were queued).
+        """
         group.id, group.received_step, group.queued_at = self.state.next_group, self.state.step, now
         self.state.next_group += 1
         self.num_bytes += group.num_bytes
@@ -222,7 +242,8 @@ class Hub:
         return {"status": "buffered", "buffer_size": sum(one.size for one in self.buffers[environment.env_id])}
 
     def is_stale(self, group: TrajectoryGroup) -> bool:
-        """Whether a group's policy is further behind the trainer's than is allowed."""
+        """Whether a group's policy is further behind the trainer's than `max_staleness` allows; False where either
+        version is not known, or there is no such limit."""
         newest, limit = self.state.policy_version, self._settings.max_staleness
         if newest is None or limit is None or group.policy_version is None:
             return False

@@ -13,24 +13,31 @@ from itertools import islice
 
 @dataclass(slots=True)
 class TrajectoryGroup:
-    """The hub's entry of a group, without its content."""
+    """The hub's entry of a group, without its content, which has `num_bytes` as JSON.
+
+    `size` is in sequences. `env_id` is None where no environment is named, `policy_version` where the environment did
+    not say which policy made it, `position`, the place in the queue, while the group is buffered. `received_step` is
+    the hub's step when it came, `queued_at` in seconds since the epoch.
+    """
 
     id: int
-    size: int  # sequences
+    size: int
     env_id: int | None = None
-    num_bytes: int = 0  # as JSON
-    position: int | None = None  # in the queue; None while it is buffered
-    policy_version: int | None = None  # that made it, where its environment says so
+    num_bytes: int = 0
+    position: int | None = None
+    policy_version: int | None = None
     received_step: int = 0
-    queued_at: float = 0.0  # seconds since the epoch
+    queued_at: float = 0.0
 
 
 def form_batches(
     queue: Iterable[TrajectoryGroup], batch_size: int, minima: Mapping[int, float] | None = None
 ) -> list[list[TrajectoryGroup]]:
-    """All batches the queue holds, each of exactly `batch_size` sequences, in the order they are formed.
+    """All batches the queue holds, each of exactly `batch_size` sequences, in the order they are formed; empty where it
+    holds none.
 
-    `minima` are the shares of a batch that environments must have; with any, groups of no environment wait.
+    `minima` are the shares of a batch that environments must have, 0 to 1 by id; with any, groups of no environment
+    wait.
     """
     waiting = _Waiting(queue, by_environment=bool(minima))
     batches: list[list[TrajectoryGroup]] = []

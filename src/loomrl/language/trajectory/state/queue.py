@@ -7,14 +7,15 @@ from loomrl.language.trajectory.state.packing import TrajectoryGroup
 
 
 class GroupQueue:
-    """First come, first served; knows its sequences by environment and by size without looking through it."""
+    """Groups that wait to be packed, iterated in the order they came. It knows its sequences by environment and by size
+    without looking through it."""
 
     def __init__(self) -> None:
         self._groups: dict[int, TrajectoryGroup] = {}  # by id, in the order they were queued
         self._of_size: Counter[int] = Counter()  # groups
         self._sizes: defaultdict[int | None, Counter[int]] = defaultdict(Counter)  # groups, by environment and size
-        self.sequences: Counter[int | None] = Counter()  # by environment
-        self.num_changes = 0
+        self.sequences: Counter[int | None] = Counter()  # by environment; None: of no environment
+        self.num_changes = 0  # how many groups were added or removed so far
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -34,7 +35,7 @@ class GroupQueue:
         """Remove groups from the queue and from the sums by environment and size.
 
         Raises:
-            KeyError: for a group that is not queued.
+            KeyError: for a group that is not queued; those before it are removed.
         """
         for group in groups:
             del self._groups[group.id]

@@ -15,10 +15,12 @@ _WAIT_SECONDS = 10.0  # for a hub that ends just now
 
 @contextmanager
 def exclusive_lock(engine: Engine) -> Iterator[None]:
-    """Keep other hubs out, for as long as this process lives.
+    """Keep other hubs out of a database until the block or this process ends. Waits 10 s for one that ends just now.
 
     Raises:
         ServiceError: when another hub has the database.
+        SQLAlchemyError: when a PostgreSQL server cannot be reached.
+        OSError: when the lock file beside an SQLite database cannot be made.
     """
     taken = ServiceError(
         f"another hub has the database at {engine.url.render_as_string(hide_password=True)}: stop it, or give this one "

@@ -17,24 +17,26 @@ _RETRY_SECONDS = 1.0  # between looks at a database that failed
 
 
 class HubJournal:
-    """The hub in memory and the database it is written to.
+    """The hub in memory (`hub`) and the database it is written to. Making one raises ServiceError when the database
+    cannot be read.
 
-    Where a write fails nothing of it was answered yet: the hub goes back to what the database holds.
+    Where a write fails nothing of it was answered yet: `hub` becomes another `Hub`, of what the database holds, and
+    `failure` says what went wrong while the database cannot be read either.
     """
 
     def __init__(self, store: Store, settings: HubSettings) -> None:
         self._store, self._settings = store, settings
         self.hub = self._load()
-        self.failure: ServiceError | None = None  # since the last write that succeeded
+        self.failure: ServiceError | None = None  # of the database; None once it could be read again
         self._tried = 0.0  # time.monotonic() seconds
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Look again at a database that failed.
+        """Do nothing while the database works; where it failed, load the hub from it again, once a second at most.
 
         Raises:
-            ServiceError: while it does.
+            ServiceError: while the database fails.
         """
         if self.failure is None:
             return
@@ -45,10 +47,10 @@ class HubJournal:
         self.failure = None
 
     async def durable(self) -> None:
-        """Wait until all that changed until now outlives a power failure.
+        """Wait until all that changed in `hub` until now is in the database, where it outlives a power failure.
 
         Raises:
-            ServiceError: when it was not written and is undone.
+            ServiceError: when it was not written; the changes are undone, for `hub` is loaded from the database again.
         """
         if self._task is None and not self.hub.changes:
             return
@@ -58,7 +60,8 @@ class HubJournal:
         await asyncio.shield(written)
 
     async def contents(self, groups: Sequence[TrajectoryGroup]) -> list[Fragment]:
-        """The groups' content, from memory or from the database.
+        """The groups' content, from memory or from the database, in the order of the groups. Those that the database
+        does not have, since they were removed meanwhile, are left out.
 
         Raises:
             ServiceError: when the database fails.

@@ -20,7 +20,16 @@ _MIN_SECONDS = 1.0  # between two starts
 
 
 def run_supervised(run: Callable[[], None]) -> int:
-    """Run in a child process, again whenever a signal ends it that was not sent here; returns its exit code."""
+    """Call `run` in a child process, and again, in a new one, whenever a signal ends the child; returns the exit code
+    with which the child ended by itself.
+
+    SIGTERM and SIGINT to this process end the child with SIGTERM, and no other is started; 0 is returned where the
+    signal ended it. This process keeps its handlers of both afterwards. A `LoomRLError` of `run` is printed by the
+    child, which ends with the error's exit code.
+
+    Raises:
+        OSError: when no child process can be made.
+    """
     child, must_stop = 0, False
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -28,12 +28,13 @@ _GROUP_COLUMNS = [column for column in tables.groups.columns if column.name not 
 
 
 def hub_url() -> str:
-    """The store's SQLAlchemy URL: `$LOOMRL_HUB_DATABASE_URL`, else SQLite under the home."""
+    """The store's SQLAlchemy URL: `$LOOMRL_HUB_DATABASE_URL`, else that of the SQLite file `hub.db` in the home."""
     return os.environ.get(URL_VARIABLE) or f"sqlite:///{home() / 'hub.db'}"
 
 
 class Store:
-    """One database. Calls block, and are safe from several threads."""
+    """A hub's database. Calls block, and are safe from several threads. Every method but `close` raises ServiceError
+    when the database cannot be reached or fails."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -42,11 +43,13 @@ class Store:
 
     @classmethod
     def open(cls, url: str | None = None) -> Self:
-        """Open the database at a URL and make its tables where there are none.
+        """Open the database at a URL (None: `hub_url()`), make its tables where there are none, and lock other hubs out
+        until `close`.
 
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
-            ServiceError: when it cannot be reached, another hub has it, or a newer LoomRL made it.
+            ArtifactError: when the folder of an SQLite file cannot be made.
+            ServiceError: when it cannot be reached, another hub has it, or a LoomRL with other tables made it.
         """
         engine = make_engine(url or hub_url())
         if engine.dialect.name == "sqlite":
@@ -76,7 +79,7 @@ class Store:
             _write(connection, changes)
 
     def read(self, group_ids: Sequence[int]) -> dict[int, Fragment]:
-        """The content of groups.
+        """The content of groups by their ids; ids that the database does not have are left out.
 
         Raises:
             ServiceError: when the database fails.
@@ -91,7 +94,7 @@ class Store:
             }
 
     def load(self) -> StoredHub:
-        """All that the database stores of a hub, without the groups' content.
+        """All that the database stores of a hub, without the groups' content; a fresh hub's where it stores nothing.
 
         Raises:
             ServiceError: when the database fails.
