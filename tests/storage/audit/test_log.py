@@ -66,6 +66,20 @@ def test_a_chain_whose_writer_is_about_to_end_is_waited_for() -> None:
     ending.join()
 
 
+def test_a_closed_log_writes_into_no_file_that_was_opened_since(tmp_path: Path) -> None:
+    log = AuditLog("cartpole")
+    log.append([decision()])
+    before = lines_of(log.folder)
+    log.close()
+    with (tmp_path / "another").open("wb") as another:  # gets the number of the segment's file
+        with pytest.raises(AuditUnwritable, match="is closed"):
+            log.append([decision()])
+        log.close()
+        another.write(b"its own")
+    assert (tmp_path / "another").read_bytes() == b"its own"
+    assert lines_of(log.folder) == before
+
+
 def test_two_servers_have_chains_of_their_own() -> None:
     first, second = AuditLog("cartpole"), AuditLog("cartpole")
     assert first.folder != second.folder

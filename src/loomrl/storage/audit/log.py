@@ -109,6 +109,7 @@ class AuditLog:
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
+        self._is_closed = False
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
         self._waiting = b""  # lines that follow the last one of the segment, for which there was no room
@@ -150,7 +151,8 @@ class AuditLog:
         A record with a `decision_id` of None gets one; each gets its `sequence`, in place.
 
         Raises:
-            AuditUnwritable: when not all bytes could be written; the chain then stands where it stood.
+            AuditUnwritable: when not all bytes could be written, or the log is closed; the chain then stands where it
+                stood.
         """
         if self._is_segment_due():
             with self._syncing, self._lock:
@@ -214,16 +216,20 @@ class AuditLog:
             self.durable_sequence = max(self.durable_sequence, sequence)
 
     def close(self) -> None:
-        """Sync the log and close its files; another process may write the chain then.
+        """Sync the log and close its files; another process may write the chain then, and this one no more. Harmless
+        when it is closed.
 
         Raises:
             NotDurable: when the disk did not take all records; nothing is closed then, and the chain stays this
                 process's.
         """
+        if self._is_closed:
+            return
         self.sync()
         with self._syncing, self._lock:
             if self._handle >= 0:
                 os.close(self._handle)
+            self._handle, self._is_closed = -1, True
             if self._reserve is not None:
                 self._reserve.close()
             self._owner.release()
@@ -259,6 +265,8 @@ class AuditLog:
         self._first, self._begun = record("open", **opening, **versions, **self._opening), False
 
     def _open_segment(self) -> None:
+        if self._is_closed:
+            raise AuditUnwritable(f"{self.folder}: this log is closed; open it anew", full=False)
         if self._torn:
             self._cut_torn()
         if self._handle >= 0:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType
 
@@ -25,7 +26,7 @@ def run_supervised(run: Callable[[], None]) -> int:
 
     SIGTERM and SIGINT to this process end the child with SIGTERM, and no other is started; 0 is returned where the
     signal ended it. This process keeps its handlers of both afterwards. A `LoomRLError` of `run` is printed by the
-    child, which ends with the error's exit code.
+    child, which ends with the error's exit code; of any other exception the traceback, and the exit code is 1.
 
     Raises:
         OSError: when no child process can be made.
@@ -68,6 +69,9 @@ def _start(run: Callable[[], None]) -> int:
     except LoomRLError as error:
         print(f"hub: {error}", file=sys.stderr)
         code = error.exit_code
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
+        code = 1
     finally:
         logging.shutdown()
         os._exit(code)
