@@ -61,7 +61,8 @@ class Pairs:
 
 
 def heads(client: PolicyClient) -> Heads:
-    """How far a server's chains go now: worker -> sequence of the last decision, and of the last mirror.
+    """How far a server's chains go now, by worker: the sequence of the last record of its audit chain, and of that of
+    its mirrored requests, as `/status` shows them; -1 for a chain without records.
 
     The only worker of a server that has but one is None.
 

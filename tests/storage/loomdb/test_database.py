@@ -9,11 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.loomdb.records import AuditAnchor, EnvironmentRecord
 
 
@@ -76,6 +77,21 @@ def test_snapshots(database: LoomDB, tmp_path: Path) -> None:
     assert database.get_snapshot("0" * 64) is None
     assert [item.digest for item in database.list_snapshots()] == [taken.digest]
     assert database.list_snapshots("Acrobot-v1") == []
+
+
+def test_rows_that_were_changed_by_hand_are_named(database: LoomDB, database_url: str, tmp_path: Path) -> None:
+    taken = take_snapshot(EnvironmentConfig(id="CartPole-v1", fingerprint_episodes=1), tmp_path, tmp_path / "snapshot")
+    database.record_snapshot(taken)
+    database.append_audit_anchor(anchor)
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE snapshots SET document = '{}'"))
+        connection.execute(text("UPDATE audit_anchors SET payload = '{}'"))
+    engine.dispose()
+    with pytest.raises(DamagedRow, match="is no EnvironmentSnapshot, it was changed"):
+        database.get_snapshot(taken.digest)
+    with pytest.raises(DamagedRow, match="is no AuditChain, it was changed"):
+        database.audit_chains()
 
 
 def test_lineage(database: LoomDB) -> None:

@@ -25,7 +25,8 @@ class RobustnessConfig(CheckConfig):
     """Noise of `noise` standard deviations of each component may change the action by `max_action_change` on average.
 
     The change of a discrete action is 0 or 1; of a continuous one, its largest component's as a share of the range
-    between its bounds.
+    between its bounds. The bound is from `num_visited` observations, drawn from those of the safety episodes; all of
+    them where they are fewer.
     """
 
     mandatory: bool = False

@@ -188,9 +188,9 @@ class LoomDB:
         """A snapshot's document by its whole digest; None where none of that digest is on record.
 
         Raises:
-            ValueError: when the document in LoomDB was changed by hand so that it is none.
+            DamagedRow: when the document in LoomDB was changed by hand so that it is none.
         """
-        with self._reading() as session:
+        with self._reading() as session, _undamaged(EnvironmentSnapshot):
             row = session.get(SnapshotRow, digest)
             return None if row is None else EnvironmentSnapshot.model_validate(row.document)
 
@@ -408,15 +408,16 @@ class LoomDB:
         """Every chain whose head was ever anchored, of one policy if named, those known longest first.
 
         Raises:
-            ValueError, KeyError, TypeError: when a statement was changed by hand so that it cannot be read.
+            DamagedRow: when a statement was changed by hand so that it cannot be read.
         """
         found = {head.server: _chain_of(head) for head in self.audit_heads()}
         ends = select(func.max(AuditAnchorRow.number)).where(AuditAnchorRow.kind == "head")
         newest = select(AuditAnchorRow).where(AuditAnchorRow.number.in_(ends.group_by(AuditAnchorRow.server)))
         for anchor in self._all(newest.order_by(AuditAnchorRow.number), AuditAnchor):
-            told = json.loads(anchor.payload)
-            place = {name: told[name] for name in ("server", "host", "segment", "sequence", "digest")}
-            found[anchor.server] = AuditChain(**place, anchored=datetime.fromisoformat(told["time"]))
+            with _undamaged(AuditChain):
+                told = json.loads(anchor.payload)
+                place = {name: told[name] for name in ("server", "host", "segment", "sequence", "digest")}
+                found[anchor.server] = AuditChain(**place, anchored=datetime.fromisoformat(told["time"]))
         return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
 
     def audit_heads(self, server: str | None = None) -> list[AuditHead]:
@@ -471,11 +472,8 @@ class LoomDB:
             raise unreachable(self._engine, error) from error
 
     def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
-        with self._reading() as session:
-            try:
-                return [_record(kind, row) for row in session.scalars(query)]
-            except (TypeError, ValueError) as error:
-                raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
+        with self._reading() as session, _undamaged(kind):
+            return [_record(kind, row) for row in session.scalars(query)]
 
     def _first(self, query: Select[Any], kind: type[Record]) -> Record | None:
         return next(iter(self._all(query.limit(1), kind)), None)
@@ -493,6 +491,15 @@ class LoomDB:
                 session.add(row)
         except IntegrityError:
             return
+
+
+@contextmanager
+def _undamaged(kind: type) -> Iterator[None]:
+    """What is read in the block from a row is of this kind, or was changed by hand."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
 
 
 def _record(kind: type[Record], row: Base) -> Record:

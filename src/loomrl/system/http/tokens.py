@@ -92,8 +92,7 @@ def configured() -> Tokens:
 
     Raises:
         ConfigError: for an entry, or a file, that cannot be read, and for two tokens of one name; the entry is named,
-            the
-            token never is.
+            the token never is.
     """
     text, place = os.environ.get(TOKENS, ""), TOKENS
     if path := os.environ.get(TOKENS_FILE):

@@ -85,8 +85,14 @@ def _create_group(config: DistributedConfig, watchdog: Watchdog) -> LearnerGroup
 
 
 class DistributedLearner:
-    """One of `num_learners` learners, number `rank` from 0. `call` is given the name of a method of the `Coordinator`
-    and its arguments, and returns its result."""
+    """Trains its share of a job's environments, in a process of its own, in step with the other learners.
+
+    Args:
+        task: the job, its files, and how many environments and steps are all learners' together.
+        rank: its number, from 0.
+        num_learners: how many there are.
+        call: is given the name of a method of the `Coordinator` and its arguments, and returns its result.
+    """
 
     def __init__(self, task: LearnerTask, rank: int, num_learners: int, call: Callable[..., Any]) -> None:
         self._task, self._call = task, call
