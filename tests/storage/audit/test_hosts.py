@@ -220,7 +220,7 @@ def test_an_override_does_not_wait_for_a_swap(
     loomrl_home: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Slow(folders["champion"])
-    monkeypatch.setattr(ServerSettings, "source", lambda _: source)
+    monkeypatch.setattr("loomrl.serving.context.source_of", lambda _: source)
     with Inside(ServerSettings("cartpole", rate=1e9), threads=True) as server, Load(server) as load:
         wait_for(lambda: load.role == "champion")
         source.champion = str(folders["other"])
@@ -239,7 +239,7 @@ def test_a_swap_during_a_swap_ends_with_the_newest(
     loomrl_home: Path, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, third = Slow(folders["champion"]), str(discrete_folder(tmp_path / "third", value=3.0))
-    monkeypatch.setattr(ServerSettings, "source", lambda _: source)
+    monkeypatch.setattr("loomrl.serving.context.source_of", lambda _: source)
     settings = ServerSettings("cartpole", rate=1e9, refresh_seconds=0.05)
     with Inside(settings, threads=True) as server, Load(server) as load:
         wait_for(lambda: load.role == "champion")
