@@ -1,6 +1,7 @@
 """Heads as LoomDB keeps them: signed, and found out where they are not this installation's."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,12 @@ from loomrl.storage.loomdb.database import LoomDB
 
 
 @pytest.fixture
-def log(loomrl_home: Path) -> AuditLog:
+def log(loomrl_home: Path) -> Iterator[AuditLog]:
     log = AuditLog("cartpole")
     for number in range(5):
         decide(log, "a", "e", [float(number)] * 4)
+    yield log
     log.close()
-    return log
 
 
 def anchored(log: AuditLog) -> AuditKeeper:
