@@ -9,23 +9,19 @@ A third party adds one with, in its `pyproject.toml`:
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING
 
 from loomrl.algorithms.base import AlgorithmPlugin
 from loomrl.algorithms.plugin import LoadedPlugin
 from loomrl.errors import ConfigError
 from loomrl.system.plugins import ALGORITHMS, load_plugin, place_of, plugin_points
-from loomrl.system.schema import Section, explain
+from loomrl.system.schema import Section, read_section
 
 if TYPE_CHECKING:
     # Algorithms know nothing of training, but for the config that names them.
     from loomrl.training.config import TrainingConfig
 
-_Read = TypeVar("_Read", bound=Section)
 _PACKAGES = ("loomrl.algorithms", "loomrl.language.algorithms")  # each module of them may be an algorithm
 
 
@@ -88,18 +84,6 @@ def parameters_for(config: "TrainingConfig", backend: str) -> Section:
         ConfigError: for parameters, or a back-end, the algorithm does not accept.
     """
     return get_algorithm(config.algorithm).for_backend(validate(config), backend)
-
-
-def read_section(section: type[_Read], values: Mapping[str, Any], place: str) -> _Read:
-    """A checked config of the class `section`, made of `values`.
-
-    Raises:
-        ConfigError: naming `place`, the key, what was found and what is allowed.
-    """
-    try:
-        return section.model_validate(dict(values))
-    except ValidationError as error:
-        raise ConfigError(explain(error, section, f"{place}.")) from error
 
 
 def _own_names() -> dict[str, str]:

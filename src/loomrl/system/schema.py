@@ -1,18 +1,20 @@
 """The two kinds of typed data: `Section` (read from configs) and `Document` (written by stages)."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from enum import Enum
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Protocol, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import canonical_json, read_json, write_atomic
+
+_Read = TypeVar("_Read", bound="Section")
 
 
 class Section(BaseModel):
@@ -114,6 +116,18 @@ class Document(BaseModel):
             raise ArtifactError(
                 f"{path} is not a valid {cls.__name__}: {why}; run the stage that wrote it again"
             ) from error
+
+
+def read_section(section: type[_Read], values: Mapping[str, Any], place: str) -> _Read:
+    """A checked config of the class `section`, made of `values`.
+
+    Raises:
+        ConfigError: naming `place`, the key, what was found and what is allowed.
+    """
+    try:
+        return section.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(explain(error, section, f"{place}.")) from error
 
 
 def first_problem(error: ValidationError, whole: str = "") -> str:

@@ -14,9 +14,8 @@ from typing import Any
 import gymnasium
 from pydantic import Field
 
-from loomrl.algorithms.registry import read_section
 from loomrl.errors import ConfigError
-from loomrl.system.schema import Section
+from loomrl.system.schema import Section, read_section
 
 
 class PolicySection(Section):

@@ -13,8 +13,7 @@ def run(config: PolicyConfig, folders: Folders) -> None:
 
     Raises:
         ConfigError: when the environment is unknown or cannot be imported, does not run from its archive alone, or not
-            in
-            the back-end that the config names.
+            in the back-end that the config names.
         EnvironmentFault: when it breaks Gymnasium's API, or an episode depends on more than its seed and actions.
     """
     take_snapshot(config.environment, folders.project, folders["environment"])

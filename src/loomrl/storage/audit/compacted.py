@@ -37,8 +37,7 @@ def write_compacted(plain: Path) -> Path:
 
     Raises:
         ArtifactError: naming the line that cannot be read, or the file that did not come back as it was; no Parquet
-            file
-            is left then, and the plain one as it is.
+            file is left then, and the plain one as it is.
         ConfigError: when pyarrow is not installed.
     """
     pyarrow, parquet = _pyarrow()

@@ -113,8 +113,7 @@ class AuditKeeper:
 
         Raises:
             ArtifactError: when one cannot be, or LoomDB cannot be reached: with the message of that process. Those that
-                it
-                did not come to stay as they are.
+                it did not come to stay as they are.
         """
         command = [sys.executable, "-m", "loomrl.storage.audit.compaction", str(self.audit.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

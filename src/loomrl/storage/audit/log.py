@@ -109,7 +109,6 @@ class AuditLog:
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
-        self._is_closed = False
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
         self._waiting = b""  # lines that follow the last one of the segment, for which there was no room
@@ -223,13 +222,13 @@ class AuditLog:
             NotDurable: when the disk did not take all records; nothing is closed then, and the chain stays this
                 process's.
         """
-        if self._is_closed:
+        if not self._owner.is_locked:
             return
         self.sync()
         with self._syncing, self._lock:
             if self._handle >= 0:
                 os.close(self._handle)
-            self._handle, self._is_closed = -1, True
+            self._handle = -1
             if self._reserve is not None:
                 self._reserve.close()
             self._owner.release()
@@ -265,7 +264,7 @@ class AuditLog:
         self._first, self._begun = record("open", **opening, **versions, **self._opening), False
 
     def _open_segment(self) -> None:
-        if self._is_closed:
+        if not self._owner.is_locked:
             raise AuditUnwritable(f"{self.folder}: this log is closed; open it anew", full=False)
         if self._torn:
             self._cut_torn()

@@ -54,8 +54,7 @@ def mlflow_client(uri: str) -> Iterator[Any]:
 
     Raises:
         ServiceError: for whatever MLflow, its database or the network raises, in the block too: it names the URI and
-            the
-            fix. Other errors pass.
+            the fix. Other errors pass.
         ArtifactError: when LOOMRL_HOME cannot be made or written, or holds logins that cannot be read.
         TimeoutError: when another process makes MLflow's tables for more than two minutes.
     """

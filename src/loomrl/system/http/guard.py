@@ -73,8 +73,7 @@ class Admission:
 
         Raises:
             Problem: 421 for another host, 415 for a body of a type that browsers send unasked, 401 without a token
-                where
-                one is needed, 403 for one that may not decide.
+                where one is needed, 403 for one that may not decide.
         """
         shown = tokens, found.get(b"host"), found.get(b"content-type"), found.get(b"authorization")
         if shown != self._shown:

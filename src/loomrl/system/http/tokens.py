@@ -116,8 +116,7 @@ def add(path: Path, name: str, roles: Sequence[str], agents: Sequence[str] = ())
 
     Raises:
         ConfigError: for a role that does not exist, a name that no line can hold or that the file has already, and for
-            a
-            line of the file that cannot be read; the file stays as it is.
+            a line of the file that cannot be read; the file stays as it is.
         ArtifactError: when the file cannot be written.
     """
     token = secrets.token_urlsafe(32)

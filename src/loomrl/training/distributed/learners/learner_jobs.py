@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from loomrl.algorithms.registry import find_algorithms, get_algorithm, read_section
+from loomrl.algorithms.registry import find_algorithms, get_algorithm
 from loomrl.errors import ConfigError
+from loomrl.system.schema import read_section
 from loomrl.training.config import DistributedConfig
 from loomrl.training.job import TrainingJob
 

@@ -10,13 +10,13 @@ from gymnasium.vector import VectorEnv
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.ppo.schedules import ScheduledPPO
-from loomrl.algorithms.registry import read_section
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
+from loomrl.system.schema import read_section
 from loomrl.training.sections import Sections
 from loomrl.training.seeds import Purpose, derive
 from loomrl.types import Json
