@@ -32,10 +32,10 @@ from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system import events
 from loomrl.system.files import read_json, write_json
 from loomrl.system.processors import keep_to, num_processors
+from loomrl.system.threads import one_thread
 from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.cluster import cluster
 from loomrl.training.job import TrainingJob
-from loomrl.training.threads import one_thread
 from loomrl.training.train import train_policy
 from machine import measured_on
 from process_group import ProcessGroup

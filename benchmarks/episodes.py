@@ -89,14 +89,15 @@ def measure(task: str, seed: int, folder: Path) -> dict[str, Any]:
         from loomrl.algorithms.policies.loading import load_policy
         from loomrl.environment.collecting.collector import run_episodes
         from loomrl.environment.snapshots.snapshot import take_snapshot
+        from loomrl.system.threads import one_thread
     except ImportError:  # the code before had other rooms
         from loomrl.algorithms.policy import load_policy
         from loomrl.environment.collector import run_episodes
         from loomrl.environment.snapshot import take_snapshot
+        from loomrl.training.threads import one_thread
     from loomrl.environment.config import EnvironmentConfig
     from loomrl.environment.make import make_envs
     from loomrl.training.config import TrainingConfig
-    from loomrl.training.threads import one_thread
     from loomrl.training.train import train_policy
 
     validation = {"interval_env_steps": 40_000, "num_episodes": 10}

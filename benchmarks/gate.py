@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.resumable import Store
-from loomrl.training.threads import one_thread
+from loomrl.system.threads import one_thread
 from seeded.beside import CARTPOLE, challenge, policy_of
 from seeded.trained import KIND, path_of, unseen
 from seeded.trained import examine as examine_trained

@@ -17,7 +17,7 @@ from typing import Any
 
 from loomrl import EnvironmentType, GymTrainingConfig, PPOConfig, create_integrated_rl_system
 from loomrl.system.files import read_json, write_json
-from loomrl.training.threads import processor_family
+from loomrl.system.threads import processor_family
 
 RESULTS = Path(__file__).parent / "results" / "integration.json"
 

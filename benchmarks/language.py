@@ -37,7 +37,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import ByteTokenizer, CharacterTokenizer, Tokenizer
 from loomrl.system.files import read_json, write_json
-from loomrl.training.threads import one_thread, processor_family
+from loomrl.system.threads import one_thread, processor_family
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "language.json"

@@ -26,7 +26,7 @@ from loomrl.environment.seeds import BENCHMARK_SEEDS
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.runs.config import load_config
 from loomrl.system.files import read_json, write_json
-from loomrl.training.threads import one_thread, processor_family
+from loomrl.system.threads import one_thread, processor_family
 from loomrl.training.train import train_policy
 
 PROJECT = Path(__file__).resolve().parents[1]

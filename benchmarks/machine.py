@@ -3,7 +3,7 @@
 import platform
 
 from loomrl.system.processors import num_processors
-from loomrl.training.threads import processor_family
+from loomrl.system.threads import processor_family
 
 
 def measured_on() -> dict[str, int | str]:

@@ -19,7 +19,7 @@ from loomrl.algorithms import ppo, recurrent_ppo
 from loomrl.environment.collecting.collector import Collector, run_episodes
 from loomrl.environment.wrappers.stacking import FrameStack
 from loomrl.system.files import write_json
-from loomrl.training.threads import one_thread
+from loomrl.system.threads import one_thread
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 SETTINGS: dict[str, Any] = {

@@ -27,6 +27,7 @@ from distributed import RESULTS as COSTS
 from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system.files import read_json, write_json
 from loomrl.system.processors import num_processors
+from loomrl.system.threads import one_thread
 from loomrl.training.config import DistributedConfig, TrainingConfig
 from loomrl.training.distributed.cluster import cluster
 from loomrl.training.distributed.simulation import (
@@ -38,7 +39,6 @@ from loomrl.training.distributed.simulation import (
     synchronisation_seconds,
 )
 from loomrl.training.job import TrainingJob
-from loomrl.training.threads import one_thread
 from machine import measured_on
 
 ROOT = Path(__file__).resolve().parents[1]

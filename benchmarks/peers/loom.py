@@ -20,10 +20,10 @@ from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.spaces import space_from_json
+from loomrl.system.threads import one_thread
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.seeds import Purpose, derive
-from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
 
 MARKS = 200  # points of the clock kept, at most

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import binom
-from trained import CONSTRAINTS, SAFETY, Policy, examine
+from trained import CONSTRAINTS, EVALUATION, SAFETY, Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
+from loomrl.algorithms.policies.policy import TrainedPolicy
 from loomrl.errors import ConfigError
-from loomrl.evaluation.evaluate import evaluation_digest
+from loomrl.evaluation.evaluate import evaluate_policy, evaluation_digest
 from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
 from loomrl.safety.case.standing import lapsed
@@ -111,6 +113,29 @@ def test_inside_a_project_the_replay_command_names_the_folder(barely_trained: Po
     found = by_id(case)["minimum_return"].counterexample
     assert found is not None
     assert found.replay_command == "loomrl safety replay artifacts/cartpole/safety minimum_return"
+
+
+def test_torch_runs_on_one_thread_meanwhile(discrete: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several wait for each other in every step: on a busy machine that takes twenty times as long."""
+    seen: set[int] = set()
+    answer = TrainedPolicy._answer
+
+    def counted(policy: TrainedPolicy, *inputs: Any) -> Any:
+        seen.add(torch.get_num_threads())
+        return answer(policy, *inputs)
+
+    monkeypatch.setattr(TrainedPolicy, "_answer", counted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        evaluate_policy(EVALUATION, discrete.environment, discrete.training, tmp_path / "evaluation")
+        assert seen == {1}
+        seen.clear()
+        examine(discrete, tmp_path / "safety", SafetyConfig(num_episodes=8, num_envs=8))
+        assert seen == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_discrete_observations(discrete: Policy, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from loomrl.algorithms.peers import ALONE
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.system.threads import processor_family
 from loomrl.training import processes
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
@@ -15,7 +16,6 @@ from loomrl.training.distributed import run
 from loomrl.training.distributed.learners.learner import DistributedLearner, create_task
 from loomrl.training.job import TrainingJob
 from loomrl.training.processes import common, union
-from loomrl.training.threads import processor_family
 from loomrl.training.train import train_policy
 from loomrl.types import ComputingProcess
 

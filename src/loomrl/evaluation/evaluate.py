@@ -14,6 +14,7 @@ from loomrl.evaluation.replay import render_episode
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, steps_table, write_table
 from loomrl.statistics.intervals import Statistic, bootstrap_interval, clopper_pearson, interquartile_mean, mean
 from loomrl.system.files import canonical_json, sha256, sha256_file, sums, write_json
+from loomrl.system.threads import one_thread
 from loomrl.types import ActFunction, Episode, EvaluationReport, FloatArray, Interval
 
 REPORT = "evaluation.json"
@@ -21,12 +22,14 @@ PICTURE = "returns.png"
 REPLAY = "episode.gif"
 
 
+@one_thread()
 def evaluate_policy(
     config: EvaluationConfig, snapshot_folder: Path, policy_folder: Path, output_folder: Path
 ) -> EvaluationReport:
     """Play the held-out episodes and write the report, the episode data, the pictures and the data gate's verdicts.
 
-    Equal policies in equal snapshots give equal bytes; the rendered episode's, on machines that draw alike.
+    Equal policies in equal snapshots give equal bytes; the rendered episode's, on machines that draw alike. torch runs
+    on one thread meanwhile.
 
     Raises:
         GateRefused: when the data gate finds invalid data; everything has been written by then.

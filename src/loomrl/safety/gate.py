@@ -32,6 +32,7 @@ from loomrl.safety.probing.probes import act_with, is_recurrent
 from loomrl.safety.probing.repeats import label_repeats
 from loomrl.safety.registry import configured_checks
 from loomrl.system.files import sha256_file
+from loomrl.system.threads import one_thread
 from loomrl.types import (
     Claim,
     Episode,
@@ -47,13 +48,14 @@ TOOLS = (
 )
 
 
+@one_thread()
 def build_case(
     config: SafetyConfig, snapshot_folder: Path, policy_folder: Path, evaluation_folder: Path, output_folder: Path
 ) -> SafetyCase:
     """Examine a policy and write `case.json`, `ood.json` and `evidence/` into `output_folder`; returns the case.
 
     Ends well also when claims are refuted: the decision stands in the case. On an error no case is written, and the
-    evidence of a former one in the folder is gone.
+    evidence of a former one in the folder is gone. torch runs on one thread meanwhile.
 
     Raises:
         ConfigError: for a check, constraint or waiver that does not fit.
@@ -93,6 +95,7 @@ def build_case(
     return case
 
 
+@one_thread()
 def recheck_local(
     policy: Policy,
     config: SafetyConfig,

@@ -9,6 +9,7 @@ from loomrl.safety.case.document import case_file, find_claim, read_case
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json, sha256_file
 from loomrl.system.schema import Document
+from loomrl.system.threads import one_thread
 from loomrl.types import Claim, Evidence, SafetyCase
 
 
@@ -26,6 +27,7 @@ class CounterexampleReplay(Document):
     finding: str
 
 
+@one_thread()
 def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: Path) -> CounterexampleReplay:
     """Play the counterexample of claim `name`. A failure that is not there any more is no error: the result says so.
 

@@ -16,7 +16,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import build_case
 from loomrl.system.files import sha256_file
 from loomrl.system.schema import Document
-from loomrl.training.threads import processor_family
+from loomrl.system.threads import processor_family
 from loomrl.training.train import REPORT
 from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
 

@@ -12,7 +12,7 @@ from types import ModuleType
 # name a package has now: algorithms.dqn, algorithms.networks, algorithms.sac, cli, promotion.comparison, runs,
 # safety.case and serving.controls.
 _MOVED = {
-    "system": "files home schema names lifetime pipes processors machine_code events",
+    "system": "files home schema names lifetime pipes processors machine_code events training.threads",
     "system.security": "encryption signing signing_keys secret_files secret_keywords credentials web_access",
     "statistics": (
         "assignment betting sequential safety.spending evaluation.statistics:intervals shadow.statistics:clustered"

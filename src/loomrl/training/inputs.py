@@ -9,8 +9,8 @@ from loomrl.environment.sources.plugins import code_of
 from loomrl.environment.sources.stage_code import stage_code
 from loomrl.errors import ConfigError
 from loomrl.system.files import canonical_json, sha256
+from loomrl.system.threads import processor_family
 from loomrl.training.config import WHERE_IT_RUNS, TrainingConfig
-from loomrl.training.threads import processor_family
 from loomrl.types import EnvironmentSnapshot, Json
 
 _PACKAGES = ("torch", "numba", "llvmlite", "numpy", "gymnasium")

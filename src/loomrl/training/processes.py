@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from loomrl.algorithms.base import Algorithm
 from loomrl.system.files import canonical_json, sha256
+from loomrl.system.threads import NUM_THREADS, processor_family
 from loomrl.training.inputs import software
-from loomrl.training.threads import NUM_THREADS, processor_family
 from loomrl.types import ComputingProcess, Json
 
 

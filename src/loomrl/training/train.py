@@ -15,6 +15,7 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system import events
 from loomrl.system.files import sha256_file
 from loomrl.system.home import home as default_home
+from loomrl.system.threads import one_thread
 from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.config import TrainingConfig
 from loomrl.training.curves import write_curves
@@ -24,7 +25,6 @@ from loomrl.training.processes import common
 from loomrl.training.progress_reporter import ProgressReporter
 from loomrl.training.remarks import training_warnings
 from loomrl.training.saver import Saver
-from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
 from loomrl.types import ComputingProcess, Json, TrainingReport
 

@@ -32,12 +32,12 @@ from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import ConfigError
 from loomrl.system import events
 from loomrl.system.schema import ArgumentSection
+from loomrl.system.threads import one_thread
 from loomrl.training.config import NO_END, ValidationConfig
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.remarks import no_episode_ended
 from loomrl.training.sections import PolicySection, Sections
 from loomrl.training.seeds import Purpose, derive
-from loomrl.training.threads import one_thread
 from loomrl.training.validation import Validation
 from loomrl.types import Json
 

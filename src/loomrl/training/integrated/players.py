@@ -17,10 +17,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from loomrl.language.inference.decoding import DecodedAnswer, Decoder
 from loomrl.language.inference.engine import Sampling
 from loomrl.language.policies.policy import LanguagePolicy
+from loomrl.system.threads import one_thread
 from loomrl.training.distributed.calls import Calls
 from loomrl.training.distributed.learners.compression import BlockQuantization
 from loomrl.training.integrated.dialogue import Exercise, PolicyMessage, TaskAttempt
-from loomrl.training.threads import one_thread
 
 MAX_ROWS = 256  # sequences that an actor decodes at once
 

@@ -21,6 +21,7 @@ from loomrl.language.learning.trainer import LanguageTrainer
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.trajectory.client import HubClient
 from loomrl.system import events
+from loomrl.system.threads import one_thread
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.integrated.checkpoints import Checkpoints
 from loomrl.training.integrated.config import GymTrainingConfig
@@ -32,7 +33,6 @@ from loomrl.training.integrated.pool import AttemptGroup, EnvironmentPool
 from loomrl.training.integrated.results import IntegrationResults, Iteration, Rates, StopReason, means
 from loomrl.training.integrated.warm_start import warm_start
 from loomrl.training.seeds import Purpose, derive
-from loomrl.training.threads import one_thread
 from loomrl.training.trainer import PPOConfig
 from loomrl.types import Json
 

@@ -11,6 +11,7 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.vector.states import joined, rows_of
 from loomrl.errors import ConfigError
+from loomrl.system.threads import one_thread
 from loomrl.training.collecting import OwnEnvironments
 from loomrl.training.config import TrainingConfig
 from loomrl.training.distributed.learners.worker_directory import WorkerDirectory, packed
@@ -24,7 +25,6 @@ from loomrl.training.distributed.rollout_workers.rollouts import (
 )
 from loomrl.training.distributed.rollout_workers.workers import RolloutWorker
 from loomrl.training.job import TrainingJob
-from loomrl.training.threads import one_thread
 from loomrl.types import Trajectory
 
 SEED = 77

@@ -12,6 +12,7 @@ from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import ALONE, LearnerGroup
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.system.processors import keep_to
+from loomrl.system.threads import one_thread
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import DistributedConfig
 from loomrl.training.distributed.learners.learner_jobs import share_of
@@ -22,7 +23,6 @@ from loomrl.training.distributed.rollout_workers.pool import RolloutWorkerPool
 from loomrl.training.job import TrainingJob
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.saver import Saver
-from loomrl.training.threads import one_thread
 from loomrl.types import Json
 
 REPORT_SECONDS = 0.2  # at least so long between two updates that are told

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import Moments
 from loomrl.environment.vector.states import State
+from loomrl.system.threads import one_thread
 from loomrl.training.collecting import OwnEnvironments, SegmentCollector
 from loomrl.training.distributed.rollout_workers.actor_config import ActorConfig
 from loomrl.training.distributed.rollout_workers.environment_shares import EnvironmentShare, ShareOfNoise, divided
@@ -24,7 +25,6 @@ from loomrl.training.distributed.rollout_workers.rollouts import (
     require_fresh,
 )
 from loomrl.training.seeds import Purpose, derive
-from loomrl.training.threads import one_thread
 from loomrl.types import Act, Json
 
 
