@@ -24,6 +24,7 @@ def run(script: str, home: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_the_trainer_and_its_evaluator(tmp_path: Path) -> None:
     *iterations, last = run("trainer.py", tmp_path)
     assert [line.partition(":")[0] for line in iterations] == ["iteration 1", "iteration 2", "iteration 3"]

@@ -42,12 +42,14 @@ def test_inference_engine(tmp_path: Path) -> None:
     assert last == "the engine serves version 1"
 
 
+@pytest.mark.long
 def test_the_curriculum_finds_each_domains_level(tmp_path: Path) -> None:
     last = run("curriculum.py", tmp_path).splitlines()[-1]
     levels = eval(last.partition(" ")[2].rpartition(" last")[0])
     assert levels["math"] < levels["language"] < levels["multimodal"]
 
 
+@pytest.mark.long
 def test_an_ordinary_policy_learns_to_choose(tmp_path: Path) -> None:
     first, last = (float(line.split()[0]) for line in run("ordinary_policy.py", tmp_path).splitlines())
     assert last > first + 0.15
@@ -59,6 +61,7 @@ def test_registering_is_immutable(tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.long
 def test_the_integrated_system(tmp_path: Path) -> None:
     """As it is, but for the warm start and most of the iterations: `benchmarks/integration.py` has all of them."""
     script = (EXAMPLES / "integrated_system.py").read_text()
@@ -71,6 +74,7 @@ def test_the_integrated_system(tmp_path: Path) -> None:
     assert lines[3] == "128 episodes, policy version 2, max_iterations"
 
 
+@pytest.mark.long
 def test_the_integration_made_by_hand_learns(tmp_path: Path) -> None:
     scores = [float(line.split()[0]) for line in run("ppo_integration.py", tmp_path).splitlines()]
     assert scores[-1] > scores[0] + 0.05

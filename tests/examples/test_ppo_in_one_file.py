@@ -103,6 +103,7 @@ def test_successors_are_the_true_ones() -> None:
     envs.close()
 
 
+@pytest.mark.long
 def test_it_learns() -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "CartPole-v1", "--steps", "30000"], capture_output=True, text=True, check=True

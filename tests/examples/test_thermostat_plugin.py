@@ -56,6 +56,7 @@ def promoted(installed: tuple[Path, str], running_prefect: str) -> tuple[Path, s
     return installed
 
 
+@pytest.mark.long
 def test_the_readme_takes_it_through_the_life_cycle(promoted: tuple[Path, str]) -> None:
     project, python_path = promoted
     (record,) = records(project)

@@ -81,6 +81,7 @@ def test_running_again_does_nothing_twice(project: Path) -> None:
     assert would_run(project) == ["code@cartpole"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
 def test_a_change_of_an_algorithm_that_the_policy_does_not_learn_with_runs_nothing(project: Path) -> None:
     with (project / "src" / "loomrl" / "algorithms" / "sac" / "learner.py").open("a") as file:
@@ -90,6 +91,7 @@ def test_a_change_of_an_algorithm_that_the_policy_does_not_learn_with_runs_nothi
     assert "training.json" in str(lock_entries(project)["training@cartpole"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
 def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_else(project: Path) -> None:
     output = run(project, *CARTPOLE, "--set", "training.seed=2", "--set", "shadow.min_agreement=0.999", expect=1)
@@ -149,6 +151,7 @@ def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_pr
     assert len(mine) == 6  # the list of the code, and five stages
 
 
+@pytest.mark.long
 def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
     finished_project: Path, tmp_path: Path, shared_prefect: str
 ) -> None:

@@ -205,6 +205,7 @@ def test_fewer_learners_go_on_and_then_more_again(
         assert fourth.arrays["algorithm.replay.reward"].shape == (7, 100)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_call_of_ppo_trainer_is_shared() -> None:
     values = {"num_envs": 4, "rollout_length": 32, "batch_size": 64, "n_epochs": 2, "hidden_sizes": (8,)}

@@ -34,12 +34,13 @@ class Regression(Protocol):
         """What `fit` needs of the steps that the mask `rows`, (S,), marks: once for all targets."""
         ...
 
-    def fit(self, solved: Floats, rows: Rows, targets: Floats) -> Floats:
-        """The coefficients that fit targets, one for each step of `rows`; `solved` is what `solve` gave for those."""
+    def fit(self, solved: Floats, targets: Floats) -> Floats:
+        """The coefficients that fit targets, (S,), which are 0 at steps that are not learnt from; `solved` is what
+        `solve` gave for those that are."""
         ...
 
-    def logged(self, coefficients: Floats) -> Floats:
-        """The values of all steps with the logged actions, (S,)."""
+    def logged(self, coefficients: Floats, rows: Rows) -> Floats:
+        """The values of the logged actions at the steps that the mask `rows`, (S,), marks."""
         ...
 
     def candidates(self, coefficients: Floats) -> tuple[Floats, Floats]:
@@ -103,11 +104,11 @@ def fitted(logged: LoggedEpisodes, model: Regression, episodes: Rows, low: float
         following = np.append(v[1:], 0.0)
         following[last] = 0.0
         rows, solved = learnt[min(k, 2) - 1]
-        coefficients = model.fit(solved, rows, (logged.reward + following)[rows])
+        coefficients = model.fit(solved, np.where(rows, logged.reward + following, 0.0))
         values, probabilities = model.candidates(coefficients)
         v = (np.clip(values, k * low, k * high) * probabilities).sum(axis=1)
         now = to_go == k
-        found.q[now], found.v[now] = np.clip(model.logged(coefficients)[now], k * low, k * high), v[now]
+        found.q[now], found.v[now] = np.clip(model.logged(coefficients, now), k * low, k * high), v[now]
     return found
 
 
@@ -161,12 +162,12 @@ class _PerChoice:
         taken = (self.features[rows & (self.index == choice)] for choice in range(self.probabilities.shape[1]))
         return np.stack([_inverse(features) for features in taken])
 
-    def fit(self, solved: Floats, rows: Rows, targets: Floats) -> Floats:
-        taken = self.index[rows] == np.arange(len(solved))[:, None]  # (A, rows)
-        return np.asarray(np.einsum("afg,ag->af", solved, (taken * targets) @ self.features[rows]))
+    def fit(self, solved: Floats, targets: Floats) -> Floats:
+        of_choice = np.where(self.index == np.arange(len(solved))[:, None], targets, 0.0)  # (A, S)
+        return np.asarray(np.einsum("afg,ag->af", solved, of_choice @ self.features))
 
-    def logged(self, coefficients: Floats) -> Floats:
-        return np.asarray(np.einsum("sf,sf->s", self.features, coefficients[self.index]))
+    def logged(self, coefficients: Floats, rows: Rows) -> Floats:
+        return np.asarray(np.einsum("sf,sf->s", self.features[rows], coefficients[self.index[rows]]))
 
     def candidates(self, coefficients: Floats) -> tuple[Floats, Floats]:
         return self.features @ coefficients.T, self.probabilities
@@ -180,11 +181,11 @@ class _Together:
     def solve(self, rows: Rows) -> Floats:
         return _inverse(self.features[rows])
 
-    def fit(self, solved: Floats, rows: Rows, targets: Floats) -> Floats:
-        return np.asarray(solved @ (self.features[rows].T @ targets))
+    def fit(self, solved: Floats, targets: Floats) -> Floats:
+        return np.asarray(solved @ (self.features.T @ targets))
 
-    def logged(self, coefficients: Floats) -> Floats:
-        return np.asarray(self.features @ coefficients)
+    def logged(self, coefficients: Floats, rows: Rows) -> Floats:
+        return np.asarray(self.features[rows] @ coefficients)
 
     def candidates(self, coefficients: Floats) -> tuple[Floats, Floats]:
         values = self.taken @ coefficients
