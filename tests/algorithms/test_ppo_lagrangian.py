@@ -274,6 +274,7 @@ def test_advantages_of_rewards_and_costs_are_weighed_by_the_multiplier(multiplie
     np.testing.assert_array_equal(batch.returns.numpy(), reward_only.returns.numpy())
 
 
+@pytest.mark.long
 def test_costs_are_brought_under_the_limit_where_plain_ppo_takes_all() -> None:
     final = {}
     for limit in (100.0, 2.0):

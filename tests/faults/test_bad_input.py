@@ -144,6 +144,7 @@ def test_services_that_do_not_answer_are_named_with_the_fix(project: Path) -> No
     assert "make up" in output
 
 
+@pytest.mark.long
 def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project: Path) -> None:
     slow = "import time; time.sleep(0.0005 * self.training); return self.observe(), 1.0, False, False, {}"
     environment = ENVIRONMENT.format(step=slow).replace("super().reset(seed=seed)", KNOWS_TRAINING)

@@ -19,18 +19,29 @@ from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.types import SafetyCase
 
+QUICK = SAFETY.model_copy(update={"checks": {"falsification": {"num_leads": 16, "num_lines": 64, "max_failures": 4}}})
+
+
+@pytest.fixture(scope="module")
+def quickly_examined(barely_trained: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A case whose searches are short, beside what it is about. Never change it: copy it."""
+    root = tmp_path_factory.mktemp("quick") / "policy"
+    shutil.copytree(barely_trained.root, root, ignore=shutil.ignore_patterns("home", "safety"))
+    examine(Policy(root), root / "safety", QUICK)
+    return root
+
 
 @pytest.fixture
-def case(barely_trained: Policy, tmp_path: Path) -> Path:
+def case(quickly_examined: Path, tmp_path: Path) -> Path:
     """A copy of a case and of what it is about."""
-    shutil.copytree(barely_trained.root, tmp_path / "policy", ignore=shutil.ignore_patterns("home"))
+    shutil.copytree(quickly_examined, tmp_path / "policy")
     return tmp_path / "policy" / "safety"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """The config the case was made with."""
-    document = policy_config().model_dump(mode="json") | {"safety": SAFETY.model_dump(mode="json")}
+    document = policy_config().model_dump(mode="json") | {"safety": QUICK.model_dump(mode="json")}
     path = tmp_path / f"{document['name']}.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -59,7 +70,7 @@ def test_as_many_episodes_as_it_took_come_out_identical_and_replay(case: Path, c
     policy = Policy(case.parent)
     limits = [limit.model_copy(update={"max_probability": 0.15}) for limit in CONSTRAINTS]
     checks = {"statistical_limits": {"max_episodes": 400}}
-    settings = SAFETY.model_copy(update={"num_episodes": 4, "constraints": limits, "checks": checks})
+    settings = QUICK.model_copy(update={"num_episodes": 4, "constraints": limits, "checks": {**QUICK.checks, **checks}})
     claims = [claim for claim in examine(policy, case, settings).claims if claim.stage == "statistical limits"]
     assert max(claim.num_samples or 0 for claim in claims) > 4
     (broken,) = [claim.id for claim in claims if claim.counterexample and claim.id != "minimum_return"]

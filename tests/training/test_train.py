@@ -117,7 +117,7 @@ def start(cartpole: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 def kill_after(process: subprocess.Popen[bytes], home: Path, delay_seconds: float) -> None:
     """Kill it soon after it has saved a checkpoint."""
-    deadline, earlier = time.monotonic() + 90, checkpoints(home)
+    deadline, earlier = time.monotonic() + 600, checkpoints(home)
     while checkpoints(home) == earlier:
         assert process.poll() is None, "training ended before it could be killed"
         assert time.monotonic() < deadline

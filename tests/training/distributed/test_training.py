@@ -233,7 +233,7 @@ def test_a_call_of_ppo_trainer_that_is_shared_ends_after_so_many_episodes() -> N
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_an_environment_that_breaks_its_api_ends_training_with_its_name(num_workers: int, tmp_path: Path) -> None:
     distributed = {"num_learners": 1, "rollout_workers_per_learner": num_workers, "max_restarts": 0}
     taken = walk(tmp_path / "walk", **{"raise": 600})

@@ -179,6 +179,7 @@ def test_a_worker_that_is_lost_again_and_again_ends_all(tmp_path: Path, monkeypa
     collected.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
 def test_several_workers_may_be_lost_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a host."""
@@ -242,6 +243,7 @@ def test_a_learner_with_workers_learns_what_it_learns_by_itself(tmp_path: Path) 
     demand_equal(found[-1], wanted[-1])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
 def test_workers_that_collect_ahead_give_the_same_however_many_resumed_or_not(tmp_path: Path) -> None:
     ahead = {"num_learners": 1, "max_staleness": 1, "resources_per_worker": {"CPU": 0.5}}
