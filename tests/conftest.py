@@ -124,8 +124,8 @@ class Rooms(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """One more than there are cores: life cycles on servers mostly wait, for schedules and for people's answers."""
-    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else num_processors() + 1
+    """Two for each core: tests that start servers and life cycles wait for a third of their time."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else 2 * num_processors()
 
 
 @pytest.hookimpl(optionalhook=True)
