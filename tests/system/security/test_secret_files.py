@@ -15,23 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 PRIVATE_KEY = b"PRIVATE KEY-----"
 
 
-def names(*command: str) -> set[str]:
-    listed = subprocess.run(["git", *command, "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return set(filter(None, listed.split("\0")))
-
-
-@pytest.mark.long
 def test_no_secret_is_in_the_tree() -> None:
-    files = sorted(ROOT / name for name in names("ls-files"))
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
     assert len(files) > 1_000
-    assert suspicious_lines(files) == []
-
-
-def test_no_secret_is_in_what_the_newest_commits_changed() -> None:
-    """All of the tree where it was cloned without its history."""
-    changed = names("log", "-20", "--name-only", "--format=") | names("diff", "HEAD", "--name-only")
-    files = sorted(ROOT / name for name in changed & names("ls-files"))
-    assert files
     assert suspicious_lines(files) == []
 
 
