@@ -153,7 +153,7 @@ def test_approval_pauses_resumes_and_rejects_and_rollback_restores(services: Ser
     assert approved["decision"]["approved_by"] == "grace"
     assert champion(services) == approved["version"] != before
 
-    flow_run = services.trigger(policy="cartpole", overrides={"safety.num_episodes": 700})
+    flow_run = services.trigger(policy="cartpole", overrides={"training.seed": 1})  # what was champion before
     services.wait(flow_run, "PAUSED")
     services.answer(flow_run, approved=False)
     state = services.wait(flow_run, "FAILED")
