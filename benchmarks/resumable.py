@@ -1,19 +1,22 @@
-"""Results of long proofs, kept in one JSON file: what was made is not made again, unless a file it depends on changed.
+"""Results of long proofs, kept in one JSON file: what was made is not made again, unless code it depends on changed.
 
     store = Store(path, root)
     figures = store.made("cartpole/seed 3", ["src/loomrl/statistics/betting.py", "benchmarks/calibration"], measure)
 
-Each result stands under a key, with a SHA-256 digest of the files it depends on, which stand once under `inputs`. The
-file is written after each result, so a run that is killed goes on where it was; `keep` drops the results of keys that
-are no more.
+Each result stands under a key, with a SHA-256 digest of the files it depends on, which stand once under `inputs`. Of a
+Python file its code counts: other comments, docstrings and spaces make no other result. The file is written after each
+result, so a run that is killed goes on where it was; `keep` drops the results of keys that are no more.
 """
 
+import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from loomrl.system.files import canonical_json, sha256, sha256_file, write_json
+
+_WITH_DOCSTRINGS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Store:
@@ -53,10 +56,10 @@ class Store:
         return {key: one["value"] for key, one in self._results.items()}
 
     def digest(self, sources: Sequence[str]) -> str:
-        """Of the contents of these files and folders of Python files; read once in the life of this object."""
+        """Of what these files, and the Python files in these folders, say; read once in the life of this object."""
         names = tuple(sources)
         if names not in self._digests:
-            files = {str(path.relative_to(self.root)): sha256_file(path) for path in self._files(names)}
+            files = {str(path.relative_to(self.root)): _digest(path) for path in self._files(names)}
             self._digests[names] = sha256(canonical_json(files))
             self._inputs[self._digests[names]] = files
         return self._digests[names]
@@ -70,3 +73,20 @@ class Store:
         used = {one["inputs"] for one in self._results.values()}
         inputs = {digest: files for digest, files in self._inputs.items() if digest in used}
         write_json(self.path, {"inputs": inputs, "results": self._results})
+
+
+def _digest(path: Path) -> str:
+    return sha256(code_of(path.read_text()).encode()) if path.suffix == ".py" else sha256_file(path)
+
+
+def code_of(text: str) -> str:
+    """The syntax tree of a Python module as text, without its docstrings.
+
+    Raises:
+        SyntaxError: when it is none.
+    """
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, _WITH_DOCSTRINGS) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)

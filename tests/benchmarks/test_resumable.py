@@ -8,7 +8,7 @@ from benchmarks.resumable import Store
 def test_what_was_made_is_kept_until_a_source_changes(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     source = tmp_path / "code" / "one.py"
-    source.write_text("1")
+    source.write_text('"""A number."""\n\n1')
     calls = []
 
     def made(key: str) -> int:
@@ -16,7 +16,9 @@ def test_what_was_made_is_kept_until_a_source_changes(tmp_path: Path) -> None:
         return store.made(key, ["code"], lambda: calls.append(key) or len(calls))
 
     assert [made("a"), made("a"), made("b")] == [1, 1, 2]
-    source.write_text("2")
+    source.write_text('"""One, as it was."""\n1  # of all numbers\n')
+    assert [made("a"), made("b")] == [1, 2]
+    source.write_text('"""A number."""\n\n2')
     assert [made("a"), made("a")] == [3, 3]
     store = Store(tmp_path / "results.json", tmp_path)
     assert not store.is_current("b", ["code"])
