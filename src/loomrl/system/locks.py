@@ -1,22 +1,44 @@
 """Locks of files that processes of this machine hold."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from loomrl.errors import ServiceError
 from loomrl.system.home import inside
 
 
-def named_lock(name: str, timeout_seconds: float) -> FileLock:
-    """A lock between the processes of this home, not held yet. Whoever enters it waits `timeout_seconds` at most.
+@contextmanager
+def held(path: Path, timeout_seconds: float) -> Iterator[None]:
+    """Hold the lock of a lock file, which is made where it is not there, while the block lasts.
+
+    Raises:
+        ServiceError: when another process holds it for longer than so many seconds.
+    """
+    lock = FileLock(path, timeout=timeout_seconds)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ServiceError(
+            f"another process holds {path} for more than {timeout_seconds:g} s; wait for its end, or end it if it hangs"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def lock_file(name: str) -> Path:
+    """The lock file of that name between the processes of this home, in a folder that is made.
 
     Raises:
         ConfigError: for what is no name, such as `../x`.
-        filelock.Timeout: on entering, when another process holds it for longer; it is a `TimeoutError`.
     """
     path = inside("locks", f"{name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path, timeout=timeout_seconds)
+    return path
 
 
 def is_held(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.snapshots.store import store_snapshot
@@ -24,7 +24,7 @@ from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.runs.tuning.config import SearchConfig, TuningConfig
 from loomrl.system.files import canonical_json, private_database, sha256
 from loomrl.system.home import home, inside
-from loomrl.system.locks import named_lock
+from loomrl.system.locks import lock_file
 from loomrl.system.schema import Document
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Json
@@ -216,8 +216,12 @@ def _distribution(search: SearchConfig) -> "optuna.distributions.BaseDistributio
 
 @contextmanager
 def _alone(policy: str) -> Iterator[None]:
+    lock = FileLock(lock_file(f"tuning-{policy}"), timeout=0)
     try:
-        with named_lock(f"tuning-{policy}", timeout_seconds=0):
-            yield
+        lock.acquire()
     except Timeout as error:
         raise ConfigError(f"{policy} is being tuned by another process; wait for it, or end it: both resume") from error
+    try:
+        yield
+    finally:
+        lock.release()

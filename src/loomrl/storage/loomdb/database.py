@@ -79,8 +79,8 @@ class LoomDB:
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
             ArtifactError: when the folder of a SQLite file cannot be made.
-            ServiceError: when the database cannot be reached or read, or a newer LoomRL made it.
-            TimeoutError: when another process migrates a SQLite file for more than two minutes.
+            ServiceError: when the database cannot be reached or read, a newer LoomRL made it, or another process
+                migrates a SQLite file for more than two minutes.
         """
         engine = make_engine(url or loomdb_url(), wait_seconds)
         try:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from loomrl.errors import ServiceError
 from loomrl.storage.loomdb.models import HEAD
+from loomrl.system.locks import held
 
 _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
 
@@ -17,9 +18,9 @@ def ensure_schema(engine: Engine) -> None:
     """Bring the schema to the newest revision; nothing is done where it is there. One process migrates, others wait.
 
     Raises:
-        ServiceError: when the database was made by a newer LoomRL; it is left as it is.
+        ServiceError: when the database was made by a newer LoomRL, it is left as it is; when another process migrates a
+            SQLite file for more than two minutes.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached, or refuses a migration.
-        TimeoutError: when another process migrates a SQLite file for more than two minutes.
     """
     with engine.connect() as connection:
         if current_revision(connection) == HEAD:
@@ -79,9 +80,7 @@ def _exclusively(engine: Engine) -> Iterator[Connection]:
                 connection.commit()
         return
     if engine.dialect.name == "sqlite" and engine.url.database not in (None, "", ":memory:"):
-        from filelock import FileLock
-
-        with FileLock(f"{engine.url.database}.migrate.lock", timeout=120), engine.connect() as connection:
+        with held(Path(f"{engine.url.database}.migrate.lock"), 120), engine.connect() as connection:
             yield connection
         return
     with engine.connect() as connection:

@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
-from filelock import FileLock
-
 from loomrl.errors import LoomRLError, ServiceError
 from loomrl.storage.registry.mlflow_database import ensure_tables
 from loomrl.system.home import home
+from loomrl.system.locks import held
 from loomrl.system.security.credentials import credentials_path, set_mlflow_login
 
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the latter is what a missing alias raises
@@ -40,7 +39,7 @@ def _client(uri: str) -> Any:
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-        with FileLock(home() / "mlflow.lock", timeout=120):  # two first runs at once would both make the tables
+        with held(home() / "mlflow.lock", 120):  # two first runs at once would both make the tables
             ensure_tables(uri)
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
@@ -54,9 +53,8 @@ def mlflow_client(uri: str) -> Iterator[Any]:
 
     Raises:
         ServiceError: for whatever MLflow, its database or the network raises, in the block too: it names the URI and
-            the fix. Other errors pass.
+            the fix; when another process makes MLflow's tables for more than two minutes. Other errors pass.
         ArtifactError: when LOOMRL_HOME cannot be made or written, or holds logins that cannot be read.
-        TimeoutError: when another process makes MLflow's tables for more than two minutes.
     """
     try:
         yield _client(uri)

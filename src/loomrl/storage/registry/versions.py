@@ -29,7 +29,7 @@ from loomrl.storage.registry.runs import RUN_ID, find_run, finish_run, log_artif
 from loomrl.storage.registry.statements import RegisteredStatement, if_valid, state_registered
 from loomrl.system.files import SUMS, sha256_file
 from loomrl.system.home import tracking_uri
-from loomrl.system.locks import named_lock
+from loomrl.system.locks import held, lock_file
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 WILL_BE_STATED = "loomrl.will_be_stated"  # from before its number is known, which the statement names
@@ -57,12 +57,11 @@ class Registry:
             ArtifactError: when a file is missing or was changed, is of a kind that no version holds, or names another
                 policy.
             ConfigError: when this installation has no key to sign with.
-            ServiceError: when MLflow cannot be reached. A version that it made without the signed statement is passed
-                over by the next call.
-            TimeoutError: when another process registers this policy for more than ten minutes.
+            ServiceError: when MLflow cannot be reached, or another process registers this policy for more than ten
+                minutes. A version that MLflow made without the signed statement is passed over by the next call.
         """
         digest = export_digest(folder)
-        with named_lock(f"register-{policy}", timeout_seconds=600):  # one at a time on this machine
+        with held(lock_file(f"register-{policy}"), 600):  # one at a time on this machine
             existing = [
                 version for version in self.versions(policy) if version.digest == digest and not _is_torn(version)
             ]

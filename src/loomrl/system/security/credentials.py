@@ -10,11 +10,10 @@ import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from filelock import FileLock
-
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home
+from loomrl.system.locks import held
 
 USER = "loomrl"
 PREFECT_URL, PREFECT_LOGIN = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"  # the latter is USER:PASSWORD
@@ -49,10 +48,11 @@ def create_credentials(prefect_url: str, mlflow_url: str) -> Path:
 
     Raises:
         ArtifactError: when it cannot be read or written.
+        ServiceError: when another process writes it for more than a minute.
     """
     path = credentials_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), timeout=60):
+    with held(path.with_suffix(".lock"), 60):
         found = read_credentials()
         is_complete = all(found.get(name) for name in _GENERATED)
         logins = {name: found[name] for name in _GENERATED} if is_complete else generate()

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from filelock import FileLock
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import sha256, sync_folder, write_atomic
 from loomrl.system.home import home
+from loomrl.system.locks import held
 
 PUBLIC_SUFFIX = ".pub.pem"
 TRUSTED_VARIABLE = "LOOMRL_TRUSTED_KEYS"  # a folder that may be read-only, such as one that Kubernetes mounts
@@ -93,11 +93,12 @@ def private_path(kind: KeyKind) -> Path:
 
     Raises:
         OSError: when the key cannot be written.
+        ServiceError: when another process makes it for more than a minute.
     """
     if configured := os.environ.get(kind.variable):
         return Path(configured).expanduser()
     path = keys_folder() / kind.file
-    with FileLock(path.with_suffix(".lock"), timeout=60):
+    with held(path.with_suffix(".lock"), 60):
         if not path.exists():
             _create_private(path, kind.generate())
     return path
