@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
 from loomrl.errors import ConfigError, ServiceError
@@ -468,7 +469,7 @@ class LoomDB:
                 yield session
         except IntegrityError:
             raise
-        except DBAPIError as error:
+        except (DBAPIError, PoolTimeout) as error:
             raise unreachable(self._engine, error) from error
 
     def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
@@ -503,7 +504,8 @@ def _undamaged(kind: type) -> Iterator[None]:
 
 
 def _record(kind: type[Record], row: Base) -> Record:
-    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
+    with _undamaged(kind):
+        return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
 
 
 def _chain_of(head: AuditHead) -> AuditChain:
