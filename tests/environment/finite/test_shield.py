@@ -198,6 +198,14 @@ def test_it_survives_a_file_and_a_damaged_file_is_named(tmp_path: Path) -> None:
         Shield.load(tmp_path / "damaged")
 
 
+@pytest.mark.parametrize("action", [-1, 9])
+def test_an_action_of_no_choice_is_not_taken_for_another(action: int) -> None:
+    env, modelled, unsafe = ring()
+    state, _ = env.reset(seed=0)
+    with pytest.raises(IndexError):
+        build_shield(modelled, unsafe).correct(np.asarray(state)[None], np.array([action]))
+
+
 def test_an_observation_of_no_state_is_refused() -> None:
     _, modelled, unsafe = ring()
     with pytest.raises(NoState, match=r"observation \[0.5, 3.0\] is no state of the shield's model"):

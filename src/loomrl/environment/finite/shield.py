@@ -73,9 +73,12 @@ class Shield:
 
         Raises:
             NoState: for an observation of no state of the model.
-            IndexError: for an action beyond those of the model; a negative one counts from its last.
+            IndexError: for an action that the model does not have.
         """
-        return self.rows(obs)[np.arange(len(actions)), np.asarray(actions, np.int64)]
+        chosen = np.asarray(actions, np.int64)
+        if (chosen < 0).any():
+            raise IndexError(f"action {chosen.min()} is none of the model's, which are numbered from 0 on")
+        return self.rows(obs)[np.arange(len(chosen)), chosen]
 
     @property
     def num_safe(self) -> int:
