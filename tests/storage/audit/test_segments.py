@@ -1,5 +1,6 @@
 """A chain's lines: forwards, backwards, and from whichever file holds them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loomrl.errors import ArtifactError
+from loomrl.storage.audit import history
 from loomrl.storage.audit import segments as module
 from loomrl.storage.audit.compaction import compact
 from loomrl.storage.audit.log import AuditLog
@@ -73,3 +75,25 @@ def test_a_segment_in_both_forms_counts_once(tmp_path: Path) -> None:
     for name in ("000001.jsonl", "000001.parquet", "000002.parquet", "000003.jsonl", "000003.torn"):
         (tmp_path / name).touch()
     assert [path.name for path in segments(tmp_path)] == ["000001.jsonl", "000002.parquet", "000003.jsonl"]
+
+
+@pytest.mark.parametrize("damage", [b'{"kind":"decision", torn}\n', b'{"kind":"decision"}\n', b"[]\n"])
+def test_readers_name_a_line_that_is_no_record(loomrl_home: Path, damage: bytes) -> None:
+    log = AuditLog("cartpole")
+    log.append([record("decision", decision_id=None)])
+    log.close()
+    (path,) = segments(log.folder)
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    told = f"{path.name}:{{}} is damaged; see `loomrl audit verify`"
+    path.write_bytes(b"".join([first, *others, damage]))
+    place = re.escape(told.format(1 + len([first, *others])))
+    with pytest.raises(ArtifactError, match=place):
+        list(history.records("cartpole"))
+    if damage.startswith(b"{"):  # else it is no decision's line
+        with pytest.raises(ArtifactError, match=place):
+            history.count_decisions("cartpole")
+        with pytest.raises(ArtifactError, match=place):
+            history.read_lines(log.folder, -1, 10, ["decision"])
+    path.write_bytes(b"".join([damage, *others]))
+    with pytest.raises(ArtifactError, match=re.escape(told.format(1))):
+        segments_after(log.folder, 0)

@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
-from loomrl.errors import ArtifactError, ConfigError
+from loomrl.errors import ConfigError
 from loomrl.storage.audit.columns import count_of
 from loomrl.storage.audit.log import audit_folder
 from loomrl.storage.audit.records import DECISION, DECISIONS, SEVERAL, expand, record_of
-from loomrl.storage.audit.segments import complete_lines, segments, segments_after, waiting_records
+from loomrl.storage.audit.segments import complete_lines, parsed, segments, segments_after, waiting_records
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home
 
@@ -38,8 +38,8 @@ def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> li
     named = (*kinds, *(SEVERAL[kind] for kind in kinds if kind in SEVERAL))
     marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
     found: list[bytes] = []
-    for line in (line for path in segments_after(folder, after) for line in complete_lines(path)):
-        if line.startswith(marks) and int((entry := orjson.loads(line))["sequence"]) > after:
+    for line, path, number in _lines_of(segments_after(folder, after)):
+        if line.startswith(marks) and (entry := parsed(line, path, number))["sequence"] > after:
             found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
             if len(found) >= limit:
                 break
@@ -60,7 +60,7 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
         last = -1
         for path in segments(folder):
             for number, line in enumerate(complete_lines(path), start=1):
-                found = _parse(line, path, number)
+                found = parsed(line, path, number)
                 last = found["sequence"]
                 yield from expand(found)
         for _, found in waiting_records(folder):
@@ -72,25 +72,20 @@ def count_decisions(policy: str | None = None) -> int:
     """How many decisions stand in the segments of all chains, of one policy if given; nothing sealed is opened.
 
     Raises:
-        ValueError: when a line of a decision is no JSON.
-        ArtifactError: when a compacted segment cannot be read.
+        ArtifactError: when a line of a decision is damaged, or a compacted segment cannot be read.
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
-    return sum(count_of(orjson.loads(line)) for _, _, line in _lines(policy) if line.startswith(DECISION_MARKS))
+    return sum(count_of(parsed(*place)) for place in _lines(policy) if place[0].startswith(DECISION_MARKS))
 
 
-def _lines(policy: str | None = None) -> Iterator[tuple[Path, int, bytes]]:
-    """All whole lines of all segments, each with its file and its number there."""
-    for path in (path for folder in chains(policy) for path in segments(folder)):
-        yield from ((path, number, line) for number, line in enumerate(complete_lines(path), start=1))
+def _lines(policy: str | None = None) -> Iterator[tuple[bytes, Path, int]]:
+    """All whole lines of all chains, each with its file and its number there."""
+    return _lines_of(path for folder in chains(policy) for path in segments(folder))
 
 
-def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ArtifactError(f"{path}:{number} is damaged; see `loomrl audit verify`") from error
-    return found
+def _lines_of(paths: Iterable[Path]) -> Iterator[tuple[bytes, Path, int]]:
+    for path in paths:
+        yield from ((line, path, number) for number, line in enumerate(complete_lines(path), start=1))
 
 
 def find_decision(decision_id: str) -> dict[str, Any] | None:
@@ -101,9 +96,9 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
-    for path, number, line in _lines():
+    for line, path, number in _lines():
         if mark in line and line.startswith(DECISION_MARKS):
-            found = {entry["decision_id"]: entry for entry in expand(_parse(line, path, number))}
+            found = {entry["decision_id"]: entry for entry in expand(parsed(line, path, number))}
             return found.get(decision_id)
     return None
 

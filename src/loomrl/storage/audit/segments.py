@@ -105,11 +105,25 @@ def first_sequence(path: Path) -> int | None:
     """The sequence of a segment's first record; None where none is whole yet. Its hash is not checked.
 
     Raises:
-        ValueError, KeyError: when that line is no record.
-        ArtifactError: when a compacted segment cannot be read.
+        ArtifactError: when that line is no record, or a compacted segment cannot be read.
     """
     line = next(complete_lines(path), None)
-    return None if line is None else int(orjson.loads(line)["sequence"])
+    return None if line is None else int(parsed(line, path, 1)["sequence"])
+
+
+def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """The record in a line, the `number`-th of a file, from 1 on. Its hash is not checked.
+
+    Raises:
+        ArtifactError: when it is no JSON object with a sequence.
+    """
+    try:
+        found: Any = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("sequence"), int):
+        raise ArtifactError(f"{path}:{number} is damaged; see `loomrl audit verify`")
+    return found
 
 
 def segments_after(folder: Path, sequence: int) -> list[Path]:
