@@ -44,7 +44,7 @@ test: setup check  ## everything that must hold; ROOM=serving/api: the tests of 
 	fi; \
 	pytest -m "not long" $(PYTEST) $$files
 
-long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long: more pages, clusters, schedules; half an hour
+long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long: learning, more pages, life cycles, clusters; an hour
 	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
