@@ -127,10 +127,10 @@ bench: peers atropos | $(BIN)/loomrl  ## measure speed and learning beside the p
 	python benchmarks/rollout_workers.py
 
 soak: | $(BIN)/loomrl  ## what must never happen to a server or a cluster, at length: kills, swaps, bad versions, fuzzing, lost hosts; takes hours
-	PYTHONPATH=tests/support python -m tests.soak
+	python -m tests.soak
 
 faults: | $(BIN)/loomrl  ## a person intervenes while the registry, LoomDB, MLflow, the disk or a clock is broken, alone and in pairs; takes root, and an hour
-	PYTHONPATH=tests/support python -m tests.faults
+	python -m tests.faults
 
 mutations: | $(BIN)/loomrl  ## plant classic silent bugs one at a time and see which the tests notice; takes an hour
 	python benchmarks/mutations.py run

@@ -30,8 +30,8 @@ from loomrl.safety.certified.verify import verify
 from loomrl.system.files import read_json, write_json
 from peers.execute import machine
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-import networks
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support import networks
 
 RESULTS = Path(__file__).parent / "results" / "certified.json"
 SETS = {"rl_benchmarks": True, "acasxu": False}  # whether Marabou is asked beside: on ACAS Xu it takes hours

@@ -24,16 +24,16 @@ from typing import Any
 import numpy as np
 import orjson
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.support.policies import OBSERVATIONS, discrete_folder
+
 from benchmarks.machine import measured_on
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.system.files import write_json
 from loomrl.system.http.tokens import add
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-
-from policies import OBSERVATIONS, discrete_folder
 
 RESULTS = Path(__file__).parent / "results" / "hostile.json"
 MIB = 2**20

@@ -31,8 +31,8 @@ from loomrl.safety.model_checking.pctl import check
 from loomrl.system.files import write_json
 from peers.execute import machine
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-import prism_models
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support import prism_models
 
 RESULTS = Path(__file__).parent / "results" / "model_checking.json"
 WALK = """

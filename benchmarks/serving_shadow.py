@@ -23,10 +23,10 @@ from loomrl.serving.process import ServerProcess
 from loomrl.system.files import write_json
 from served.load import Served, ask, cpu_seconds, request
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from faulty_policies import TRIGGER, faulty_folder
-from policies import discrete_folder
+from tests.support.faulty_policies import TRIGGER, faulty_folder
+from tests.support.policies import discrete_folder
 
 RESULTS = Path(__file__).parent / "results" / "serving_shadow.json"
 FAULTS = ("crash", "hang", "nan", "slow")

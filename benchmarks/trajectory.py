@@ -28,9 +28,9 @@ import uvloop
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.system.files import write_json
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from atropos import environment, group, large_group, reference_server, registration
+from tests.support.atropos import environment, group, large_group, reference_server, registration
 
 RESULTS = Path(__file__).parent / "results" / "trajectory.json"
 NUM_ENVIRONMENTS, GROUP_SIZE, BATCH_SIZE = 8, 8, 64

@@ -10,14 +10,14 @@ from typing import Any
 import hypothesis
 import pytest
 from filelock import FileLock
-from planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
-from projects import SHARED, copy_project, prefect_server, run
-from template_home import ready_home, template_home
 from xdist.scheduler import LoadScopeScheduling
 
 from benchmarks.resumable import Store
 from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system.processors import num_processors
+from tests.support.planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
+from tests.support.projects import SHARED, copy_project, prefect_server, run
+from tests.support.template_home import ready_home, template_home
 
 __all__ = ["ready_home", "template_home"]
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,15 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conforming import (
-    ALGORITHMS,
-    OBSERVATIONS,
-    Case,
-    accepts,
-    engines_of,
-    space_cases,
-    usual_cases,
-)
 from numpy.typing import NDArray
 
 from loomrl.algorithms.base import Algorithm
@@ -39,6 +30,15 @@ from loomrl.training.checkpoints import Checkpoint, CheckpointStore
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.validation import MakeEnvs
 from loomrl.types import Trajectory
+from tests.support.conforming import (
+    ALGORITHMS,
+    OBSERVATIONS,
+    Case,
+    accepts,
+    engines_of,
+    space_cases,
+    usual_cases,
+)
 
 OPSET = 17
 TOLERANCE = 1e-4

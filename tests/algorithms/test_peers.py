@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from trajectories import made_up
 
 from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
 from loomrl.algorithms.peers import LayerWeights, LearnerGroup, Moments
+from tests.support.trajectories import made_up
 
 SPACES = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}
 

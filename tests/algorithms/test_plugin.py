@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conforming import ALGORITHMS, Case, space_cases
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.adopted import AdoptedAlgorithm, adopted
@@ -20,6 +19,7 @@ from loomrl.environment.collecting.collector import Collector
 from loomrl.errors import ConfigError
 from loomrl.training.loop import TrainingLoop
 from loomrl.types import Act
+from tests.support.conforming import ALGORITHMS, Case, space_cases
 
 CASE = Case("ppo", "torch")
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch.distributions import Normal
-from trajectories import made_up
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.advantages import generalized_advantages
 from loomrl.algorithms.flat import FlatParameters
 from loomrl.algorithms.networks.modules import PolicyNetwork
 from loomrl.algorithms.ppo.learner import PPO, losses
+from tests.support.trajectories import made_up
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Discrete(4)

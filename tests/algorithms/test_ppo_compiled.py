@@ -8,13 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from trajectories import made_up
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.ppo.compiled import CompiledPPO
 from loomrl.errors import ConfigError
+from tests.support.trajectories import made_up
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES = {"discrete": Discrete(4), "shifted": Discrete(3, start=2), "box": Box(-0.5, 0.5, (2,), np.float32)}

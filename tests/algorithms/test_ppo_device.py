@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from on_device import SMALL, build_for, environments, loop
-from trajectories import made_up
 
 from loomrl.algorithms import advantages, ppo
 from loomrl.algorithms.policies.distributions import action_distribution
@@ -19,6 +17,8 @@ from loomrl.algorithms.ppo.learner import PPOBatch
 from loomrl.algorithms.ppo.rollout import DeviceCollector, DeviceTrajectory, draw_noise, sample
 from loomrl.environment.vector.device import DeviceVectorEnv, best_device
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
+from tests.support.on_device import SMALL, build_for, environments, loop
+from tests.support.trajectories import made_up
 
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)
 DISCRETE = Discrete(4, start=-2)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from side_by_side import dealt
-from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.main import app
@@ -20,6 +18,8 @@ from loomrl.storage.registry import CHALLENGER as CHALLENGING
 from loomrl.storage.registry import CHAMPION as ACTING
 from loomrl.storage.registry import Registry
 from loomrl.system.home import home
+from tests.support.side_by_side import dealt
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 
 ROOT = Path(__file__).resolve().parents[2]
 

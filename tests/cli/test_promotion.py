@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
-from policy_versions import SNAPSHOT, config, register, shadow_report
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.promotion import app
@@ -18,6 +17,7 @@ from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, start_run
 from loomrl.storage.run_record import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.system.home import tracking_uri
+from tests.support.policy_versions import SNAPSHOT, config, register, shadow_report
 
 
 @pytest.fixture(autouse=True)

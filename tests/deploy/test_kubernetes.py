@@ -9,11 +9,11 @@ import httpx
 import pytest
 import typer.testing
 import yaml
-from policies import discrete_folder
 
 from loomrl.cli.main import app
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.uvicorn_server import GRACE_SECONDS
+from tests.support.policies import discrete_folder
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 Manifests = dict[tuple[str, str], dict[str, Any]]

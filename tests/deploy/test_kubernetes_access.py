@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from projects import ROOT, answers, environment, free_ports, until
 
 from loomrl.system.security.credentials import generate
+from tests.support.projects import ROOT, answers, environment, free_ports, until
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 FOLDERS = (".", "servers", "training", "training-gpu")

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from inside import wait_for
-from policies import discrete_folder
 
 from loomrl.serving.process import ServerProcess
+from tests.support.inside import wait_for
+from tests.support.policies import discrete_folder
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 METRIC = re.compile(r"\bloomrl_[a-z_]+")

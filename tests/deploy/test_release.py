@@ -15,10 +15,10 @@ import jsonschema_rs
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from planted import PLANTED
-from projects import ROOT, copy_project, git, run
 
 from deploy.release.bill_of_materials import NOT_KNOWN, license_of, license_of_text, product
+from tests.support.planted import PLANTED
+from tests.support.projects import ROOT, copy_project, git, run
 
 PINS = {
     canonicalize_name(name): version

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
-from foreign_page import EVIL, attack, basic, browser
 from playwright.sync_api import Browser, expect
-from prefect_api import prefect_api
-from projects import ROOT, answers, environment, free_ports, until
 
 from loomrl.system.security import credentials
+from tests.support.foreign_page import EVIL, attack, basic, browser
+from tests.support.prefect_api import prefect_api
+from tests.support.projects import ROOT, answers, environment, free_ports, until
 
 LOCAL = ROOT / "deploy" / "local"
 with_browser = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")

@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 from packaging.utils import canonicalize_name
-from projects import ROOT, free_ports
+
+from tests.support.projects import ROOT, free_ports
 
 FOLDER = ROOT / "deploy" / "ci"
 PINS = {

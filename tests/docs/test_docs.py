@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import copy_state, environment
+
+from tests.support.projects import copy_state, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rooms_package import write_rooms
+
+from tests.support.rooms_package import write_rooms
 
 
 @pytest.fixture(autouse=True)

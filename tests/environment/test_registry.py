@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from rooms_package import write_rooms
 from typer.testing import CliRunner
 
 from loomrl import register_environment
@@ -16,6 +15,7 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault
 from loomrl.runs.verify_snapshot import verify_snapshot
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.rooms_package import write_rooms
 
 THERMOSTAT = "rooms.thermostat:Thermostat"
 

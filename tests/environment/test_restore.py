@@ -10,7 +10,6 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from rooms_package import write_rooms
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env, restored_definition
@@ -19,6 +18,7 @@ from loomrl.environment.snapshots.store import snapshots_home
 from loomrl.environment.sources.source import build_archive, extract_archive, load_source
 from loomrl.errors import ArtifactError
 from loomrl.system.files import sha256
+from tests.support.rooms_package import write_rooms
 
 
 def snapshot(code: Path, folder: Path) -> Path:

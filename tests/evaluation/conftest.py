@@ -1,7 +1,8 @@
 """A policy to evaluate."""
 
 import pytest
-from trained import Policy, evaluate, train_cartpole
+
+from tests.support.trained import Policy, evaluate, train_cartpole
 
 
 @pytest.fixture(scope="session")

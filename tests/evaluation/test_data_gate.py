@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from gymnasium import spaces
-from trained import Policy
 
 from loomrl.environment.spaces import space_to_json
 from loomrl.errors import ArtifactError, ConfigError, GateRefused
@@ -18,6 +17,7 @@ from loomrl.evaluation.expectations import SPACES, bounds
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, episodes_table, read_table, steps_table, write_table
 from loomrl.system.files import read_json, write_json
 from loomrl.types import Episode
+from tests.support.trained import Policy
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
-from trained import EVALUATION, Policy, train
-from trained import evaluate as evaluated
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ArtifactError, GateRefused
@@ -24,6 +22,8 @@ from loomrl.statistics.intervals import clopper_pearson, interquartile_mean
 from loomrl.system.files import sha256_file, sums
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Episode, EvaluationReport, Interval
+from tests.support.trained import EVALUATION, Policy, train
+from tests.support.trained import evaluate as evaluated
 
 PROGRAM = """
 import sys

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.evaluation.replay import NOT_RENDERED, render_episode
 from loomrl.types import Act, Episode
+from tests.support.trained import PROJECT
 
 BLIND = """
 from typing import Any, ClassVar

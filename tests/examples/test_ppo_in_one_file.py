@@ -11,12 +11,12 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch.nn.utils import parameters_to_vector
-from trajectories import made_up
 
 from examples.ppo_in_one_file import ActorCritic, Config, Normalizer, Rollout, collect, make_optimizer, update
 from loomrl.algorithms import ppo
 from loomrl.environment.vector.device import best_device
 from loomrl.types import Trajectory
+from tests.support.trajectories import made_up
 
 DEVICE = best_device()
 PROGRAM = Path(__file__).parents[2] / "examples" / "ppo_in_one_file.py"

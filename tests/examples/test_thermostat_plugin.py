@@ -9,7 +9,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from projects import copy_project, environment, records, run
+
+from tests.support.projects import copy_project, environment, records, run
 
 EXAMPLE = "examples/thermostat_plugin"
 OPTIMIZER = "import torch\n\ndef Descent(parameters, learning_rate):\n    return torch.optim.{}\n"

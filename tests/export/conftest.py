@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from trained import Policy, evaluate, examine, train_cartpole
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.evaluation.config import EvaluationConfig
@@ -11,6 +10,7 @@ from loomrl.export.config import ExportConfig
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.training.config import TrainingConfig
+from tests.support.trained import Policy, evaluate, examine, train_cartpole
 
 WIDE = ConstraintConfig(name="cart_is_somewhere", quantity="observation[0]", low=-100, high=100, max_probability=0.2)
 LENIENT = {"minimum_return": {"threshold": 1.0}, "robustness": {"noise": 1e-4, "max_action_change": 0.25}}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from trained import Policy
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ArtifactError, GateRefused
@@ -18,6 +17,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.serving.policy.model import GRAPH, MANIFEST, ServedPolicy
 from loomrl.system.files import sha256_file
 from loomrl.types import Bound, Claim, GateDecision, ParityReport, SafetyCase, Verdict, Waiver
+from tests.support.trained import Policy
 
 
 def export(config: PolicyConfig, policy: Policy, safety: Path, output: Path):

@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from trained import Policy
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policies.loading import load_policy
@@ -21,6 +20,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.files import sha256_file
 from loomrl.types import ParityReport
+from tests.support.trained import Policy
 
 Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
 NUMBERS = Box(-np.inf, np.inf, (4,), np.float32)

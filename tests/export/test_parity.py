@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.text import TextBox
 from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.export.observations import random_observations
 from loomrl.export.parity import Outputs, _mismatches, prove_parity
+from tests.support.served import served
 
 UNBOUNDED = Box(-np.inf, np.inf, (3,), np.float32)
 SPACES: list[tuple[gymnasium.Space[Any], gymnasium.Space[Any]]] = [

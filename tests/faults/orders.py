@@ -21,12 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from champions import make_champion
-from databases import running_postgresql
-from jumping_clock import JumpingClock
-from policies import OBSERVATIONS, discrete_folder
-from relay import Relay
-from small_disk import SmallDisk, small_disk
 from sqlalchemy import create_engine, text
 
 from loomrl.serving.client import PolicyClient, Refused
@@ -35,6 +29,12 @@ from loomrl.storage.audit.history import chains, records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import Registry
+from tests.support.champions import make_champion
+from tests.support.databases import running_postgresql
+from tests.support.jumping_clock import JumpingClock
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.relay import Relay
+from tests.support.small_disk import SmallDisk, small_disk
 
 OBS, DAY = OBSERVATIONS[0].tolist(), 86_400.0
 BY = {"person": "Ada", "reason": "a fault"}

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from projects import copy_project, copy_state, records, run, run_json, start
+
+from tests.support.projects import copy_project, copy_state, records, run, run_json, start
 
 pytestmark = pytest.mark.usefixtures("shared_prefect")
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from event_files import scalars
-from prefect_api import prefect_api
-from projects import copy_project, copy_state, git, records, run, run_json, start, until
 
 from loomrl.system.files import sha256_file
+from tests.support.event_files import scalars
+from tests.support.prefect_api import prefect_api
+from tests.support.projects import copy_project, copy_state, git, records, run, run_json, start, until
 
 ORDER = ["environment", "training", "evaluation", "safety", "export", "shadow", "promotion"]
 CARTPOLE = ("loomrl", "run", "configs/cartpole.yaml")

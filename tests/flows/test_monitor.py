@@ -6,11 +6,6 @@ from typing import Any
 
 import httpx
 import pytest
-from live import play
-from policies import BALANCING
-from prefect_api import prefect_api
-from projects import copy_state, run, until
-from simulated_logs import register_linear
 
 from loomrl.errors import ServiceError
 from loomrl.promotion.comparison.compare import VersionComparison
@@ -21,6 +16,11 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import timestamp
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHALLENGER, Registry
+from tests.support.live import play
+from tests.support.policies import BALANCING
+from tests.support.prefect_api import prefect_api
+from tests.support.projects import copy_state, run, until
+from tests.support.simulated_logs import register_linear
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from foreign_page import EVIL, attack, browser
-from prefect_api import prefect_api
-from projects import copy_state, free_ports, records, run, run_json, until
 
 from loomrl.storage.audit import history
+from tests.support.foreign_page import EVIL, attack, browser
+from tests.support.prefect_api import prefect_api
+from tests.support.projects import copy_state, free_ports, records, run, run_json, until
 
 
 class Services:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import httpx
-from projects import ROOT, environment, until
+
+from tests.support.projects import ROOT, environment, until
 
 _FLOW = """
 import signal, sys

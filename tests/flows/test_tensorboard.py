@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
-from event_files import scalars
 
 from tasks.tensorboard import Board
+from tests.support.event_files import scalars
 
 
 def test_points_are_written_by_policy_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from gym_attacks import ATTACKS
 
 from loomrl.environment.check import check_environment
 from loomrl.environment.config import EnvironmentConfig
@@ -24,6 +23,7 @@ from loomrl.gym.check import check_domain
 from loomrl.gym.domains import get_domain, get_environment, names, own_names
 from loomrl.gym.held_out import is_held_out, part_of
 from loomrl.gym.tasks import Domain, Task
+from tests.support.gym_attacks import ATTACKS
 
 LEVELS = (0, 3, 5)  # of higher ones some tasks take long to make
 

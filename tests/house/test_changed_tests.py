@@ -1,6 +1,6 @@
 """`make test CHANGED=1` runs the tests of what was changed, and of what imports that."""
 
-from changed_tests import ROOT, selected
+from tests.support.changed_tests import ROOT, selected
 
 SOURCE = ROOT / "src" / "loomrl"
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import house_rules
 import pytest
-from house_rules import MOST_ENTRIES, problems
+
+from tests.support import house_rules
+from tests.support.house_rules import MOST_ENTRIES, problems
 
 BROKEN = {
     "two classes": ({"a.py": "class Twice: ...", "b.py": "class Twice: ..."}, "class Twice stands in a.py, b.py"),

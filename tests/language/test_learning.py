@@ -1,7 +1,6 @@
 """The small policy really learns: sums of single digits from a warm start, by GRPO and by PPO."""
 
 import pytest
-from language_models import DIGITS
 
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.stream import TaskStream
@@ -13,6 +12,7 @@ from loomrl.language.learning.trainer import LanguageTrainer
 from loomrl.language.learning.warm_start import WarmStartConfig, warm_start
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig
+from tests.support.language_models import DIGITS
 
 NUM_UPDATES = 150
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_versions import config
 
 from loomrl.monitoring.judge import LookEvidence
 from loomrl.monitoring.judge import judge as judged
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig
 from loomrl.types import Claim, Interval, Verdict
+from tests.support.policy_versions import config
 
 EVALUATED = Interval(estimate=500.0, low=490.0, high=505.0, confidence=0.95, method="bootstrap")
 SPAN = (0.0, 500.0)

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from champions import make_champion
-from live import play
-from policy_versions import config, register
 
 from loomrl.errors import ConfigError
 from loomrl.monitoring.look import Look, last_look, looking
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.registry import Registry
+from tests.support.champions import make_champion
+from tests.support.live import play
+from tests.support.policy_versions import config, register
 
 POLE = {"name": "pole", "quantity": "observation[2]", "low": -0.2, "high": 0.2}
 

@@ -4,12 +4,12 @@ import time
 from pathlib import Path
 
 import httpx
-from policies import OBSERVATIONS, discrete_folder
-from projects import until
 
 from loomrl.serving.client import Ask
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.projects import until
 
 
 def test_two_versions_without_any_feedback_both_go_on(loomrl_home: Path, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from live import decide
-from policy_versions import config, register
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.promotion import app
@@ -20,6 +18,8 @@ from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import Registry
 from loomrl.storage.run_record import RunRecord, read_run, write_run
 from loomrl.system.home import home
+from tests.support.live import decide
+from tests.support.policy_versions import config, register
 
 
 def together(log: AuditLog, version: str, count: int) -> None:

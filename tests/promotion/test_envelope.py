@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from policy_versions import graph, make_artifacts, register
 from typer.testing import CliRunner
 
 from loomrl.cli.safety import app
@@ -18,6 +17,7 @@ from loomrl.promotion.package import build_package
 from loomrl.storage.registry import Registry
 from loomrl.system.files import read_json, sha256_file, write_json, write_sums
 from loomrl.system.security.signing import sign_envelope
+from tests.support.policy_versions import graph, make_artifacts, register
 
 FACTS = RunFacts(policy="cartpole", run_id="run-1", created="2026-11-20T00:00:00+00:00", git_commit="abc")
 

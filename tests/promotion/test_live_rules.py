@@ -6,10 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live import decide, play
-from policy_versions import config, register, shadow_report
-from side_by_side import dealt
-from simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 
 from loomrl.promotion.review import review
 from loomrl.promotion.rules import inputs_digest
@@ -17,6 +13,10 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.registry import CHAMPION as ACTING
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.types import Claim, Verdict
+from tests.support.live import decide, play
+from tests.support.policy_versions import config, register, shadow_report
+from tests.support.side_by_side import dealt
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
 
 Pair = tuple[Registry, PolicyVersion, PolicyVersion]
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from champions import put_files
-from policy_versions import config, graph, register, shadow_report
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused, ServiceError
 from loomrl.promotion import promote, review
@@ -28,6 +26,8 @@ from loomrl.storage.registry.statements import ChampionStatement, RegisteredStat
 from loomrl.storage.run_record import RunRecord, list_runs, write_run
 from loomrl.types import PromotionDecision, ShadowReport
 from tasks.run import life_cycle
+from tests.support.champions import put_files
+from tests.support.policy_versions import config, graph, register, shadow_report
 
 
 class House:
@@ -474,7 +474,7 @@ def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp
         "promote.apply(PromotionDecision.read(Path(sys.argv[1])), 'run-2')"
     )
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "support")])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
     command = [sys.executable, "-c", script, str(tmp_path / "decision.json")]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     assert house.aliases[CHAMPION] == "2"

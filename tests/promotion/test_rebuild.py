@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from policy_versions import config, register
-from projects import git
 from typer.testing import CliRunner
 
 from loomrl.cli.promotion import app
@@ -15,6 +13,8 @@ from loomrl.storage.provenance import git_facts
 from loomrl.storage.registry import Registry
 from loomrl.storage.run_record import RunRecord, StageRecord, read_run, run_folder, write_run
 from loomrl.system.files import digest_folder
+from tests.support.policy_versions import config, register
+from tests.support.projects import git
 
 # Five stages that cost nothing: each copies what it is to make from a folder git tracks.
 MAKE = """

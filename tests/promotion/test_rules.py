@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from policy_versions import SNAPSHOT, config, graph, register, shadow_report
 
 from loomrl.environment.snapshots.snapshot import content_digest
 from loomrl.errors import ArtifactError
@@ -24,6 +23,7 @@ from loomrl.types import (
     PromotionDecision,
     Verdict,
 )
+from tests.support.policy_versions import SNAPSHOT, config, graph, register, shadow_report
 
 TODAY = date(2026, 11, 20)
 

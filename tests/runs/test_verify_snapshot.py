@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rooms_package import write_rooms
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
@@ -24,6 +23,7 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError
 from loomrl.runs import verify_snapshot as verify
 from loomrl.runs.verify_snapshot import verify_snapshot
+from tests.support.rooms_package import write_rooms
 
 COMMAND = "from loomrl.cli.environment import app; app()"
 

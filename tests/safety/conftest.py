@@ -1,10 +1,10 @@
 """Policies to examine, and the case of each."""
 
 import pytest
-from trained import EVALUATION, Policy, evaluate, examine, train, train_cartpole
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.training.config import TrainingConfig
+from tests.support.trained import EVALUATION, Policy, evaluate, examine, train, train_cartpole
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import EVALUATION, PROJECT, Policy, evaluate, examine, train
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
@@ -23,6 +22,7 @@ from loomrl.safety.gate import recheck_local
 from loomrl.serving.policy.model import open_session
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Claim, Episode, Verdict
+from tests.support.trained import EVALUATION, PROJECT, Policy, evaluate, examine, train
 
 APPROACHING = PROJECT / "examples" / "approaching"
 NUM_STEPS, CELLS = 40, [352, 128]

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
@@ -17,6 +16,7 @@ from loomrl.safety.gate import check_limits, recheck_local
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
+from tests.support.trained import Policy, examine
 
 UPRIGHT = {"observation[0]": [-0.5, 0.5], "observation[1]": [-0.5, 0.5]}
 FALLING_RIGHT = {**UPRIGHT, "observation[2]": [0.05, 0.2], "observation[3]": [0.5, 1.5]}

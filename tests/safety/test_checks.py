@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import Policy
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.snapshots.snapshot import load_snapshot
@@ -34,6 +33,7 @@ from loomrl.safety.probing.probes import Disturbance, act_with, extreme_observat
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
 from loomrl.types import Claim, Episode, Verdict
+from tests.support.trained import Policy
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from trained import SAFETY, Policy, examine
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.safety import app
@@ -21,6 +20,7 @@ from loomrl.safety.registry import find_checks
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, write_json
 from loomrl.types import Counterexample, SafetyCase
+from tests.support.trained import SAFETY, Policy, examine
 
 CART = "statistical_limits.cart_stays_on_track"
 

@@ -4,13 +4,13 @@ import json
 import shlex
 
 import pytest
-from trained import Policy
 from typer.testing import CliRunner
 
 from loomrl.cli.main import app
 from loomrl.safety.controls import known_controls, map_controls
 from loomrl.safety.registry import find_checks
 from loomrl.types import Claim, Verdict
+from tests.support.trained import Policy
 
 
 def claim(name: str, verdict: Verdict) -> Claim:

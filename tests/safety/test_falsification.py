@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trained import CONSTRAINTS, Policy, evaluate, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.policy import WEIGHTS
@@ -17,6 +16,7 @@ from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_sums
 from loomrl.training.train import REPORT
 from loomrl.types import SafetyCase, TrainingReport, Verdict
+from tests.support.trained import CONSTRAINTS, Policy, evaluate, examine
 
 
 def settings(**values: Any) -> SafetyConfig:

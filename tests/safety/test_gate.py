@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
-from trained import CONSTRAINTS, EVALUATION, SAFETY, Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.policy import TrainedPolicy
@@ -25,6 +24,7 @@ from loomrl.safety.gate import apply_waivers, build_case, check_limits, recheck_
 from loomrl.safety.registry import configured_checks
 from loomrl.system.files import sha256_file, sums
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
+from tests.support.trained import CONSTRAINTS, EVALUATION, SAFETY, Policy, examine
 
 PROGRAM = """
 import sys

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
@@ -19,6 +18,7 @@ from loomrl.safety.gate import recheck_local
 from loomrl.serving.policy.model import open_session
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
+from tests.support.trained import Policy, examine
 
 HOLE = "over & (s=5|s=7|s=11|s=12)"
 

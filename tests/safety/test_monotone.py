@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from policies import continuous_folder
-from trained import Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ConfigError
@@ -25,6 +23,8 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
+from tests.support.policies import continuous_folder
+from tests.support.trained import Policy, examine
 
 STANDING = {
     "observation[0]": [-0.2, 0.2],

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import SAFETY, Policy, examine
 from typer.testing import CliRunner
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.cli.main import app
 from loomrl.safety.checks.observation_attack import Attack
 from loomrl.types import Verdict
+from tests.support.trained import SAFETY, Policy, examine
 
 CLAIM = "observation_attack.pole_is_upright"
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)

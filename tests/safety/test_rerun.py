@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from policy_versions import config as policy_config
-from trained import CONSTRAINTS, SAFETY, Policy, examine
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.safety import app
@@ -18,6 +16,8 @@ from loomrl.safety.case.decision import decide
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.types import SafetyCase
+from tests.support.policy_versions import config as policy_config
+from tests.support.trained import CONSTRAINTS, SAFETY, Policy, examine
 
 QUICK = SAFETY.model_copy(update={"checks": {"falsification": {"num_leads": 16, "num_lines": 64, "max_failures": 4}}})
 

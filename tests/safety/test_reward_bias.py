@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from gymnasium import spaces
-from trained import EVALUATION, Policy, evaluate, examine, train
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
@@ -13,6 +12,7 @@ from loomrl.safety.checks.reward_bias import RewardBiasConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.training.config import TrainingConfig
 from loomrl.types import SafetyCase, Verdict
+from tests.support.trained import EVALUATION, Policy, evaluate, examine, train
 
 LENDING = '''
 """Lend or not, by what an applicant earns. `favour` rewards lending to one group more; `handicap` lowers its income."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from gymnasium import spaces
-from trained import EVALUATION, Policy, evaluate, examine, train
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
@@ -15,6 +14,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.system.files import write_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
+from tests.support.trained import EVALUATION, Policy, evaluate, examine, train
 
 SWEEPING = '''
 """Sweep, or push the dust under the carpet. `honest` pays for dust that is gone, else for none that is seen."""

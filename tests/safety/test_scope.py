@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trained import Policy, examine
 
 from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
@@ -18,6 +17,7 @@ from loomrl.safety.probing import repeats
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
 from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, SafetyCase, Verdict
+from tests.support.trained import Policy, examine
 
 STATISTICAL = "statistical limits"
 # The limits at which CartPole itself ends an episode.

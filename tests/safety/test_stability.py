@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from trained import Policy, examine
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.errors import ConfigError
@@ -16,6 +15,7 @@ from loomrl.safety.probing.probes import noise_scale
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
+from tests.support.trained import Policy, examine
 
 
 def settings(**values: Any) -> SafetyConfig:

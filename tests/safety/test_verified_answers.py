@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from trained import Policy, evaluate, examine, train
-from user_environments import write_initials
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.evaluation.config import EvaluationConfig
@@ -13,6 +11,8 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import Claim, SafetyCase, Verdict
+from tests.support.trained import Policy, evaluate, examine, train
+from tests.support.user_environments import write_initials
 
 EVALUATION = EvaluationConfig(num_episodes=8, trajectory_episodes=8, bootstrap_replicates=100, render=False)
 TINY = {"num_tasks": 1, "num_samples": 2, "width": 8, "num_layers": 1, "num_heads": 1, "warm_start": None}

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from policies import BALANCING, discrete_folder
 
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.tokens import ROLES, add
+from tests.support.policies import BALANCING, discrete_folder
 
 TOKEN = "correct horse"
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from live import decide, reward
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.window import read_window
 from loomrl.storage.audit.hosts import AUDIT_FOLDERS, chains_of_all_hosts, missing_chains
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.loomdb.records import AuditChain
+from tests.support.live import decide, reward
 
 
 @pytest.fixture

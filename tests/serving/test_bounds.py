@@ -10,12 +10,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from hot_connections import LIVE, Clock, Story, on_a_connection, status_of
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.intake import Intake, IntakeLimits
 from loomrl.system.http.tokens import add
+from tests.support.hot_connections import LIVE, Clock, Story, on_a_connection, status_of
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 MIB = 2**20
 ASK = orjson.dumps({"agent_id": "a", "observation": OBSERVATIONS[0].tolist()})

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 FOREIGN = "http://evil.example"
 ABSURD = b'{"agent_id": "page", "observation": [1e30, 1e30, 1e30, 1e30]}'

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, MultiBinary, MultiDiscrete
-from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.serving.decisions.actions import check_action
@@ -18,6 +17,7 @@ from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.comparison import compare
 from loomrl.shadow.pairs import Pairs
 from loomrl.system.http.problems import Problem
+from tests.support.served import served
 
 OBSERVATION = Box(-1.0, 1.0, (2,), np.float32)
 DIALS, SWITCHES = MultiDiscrete([2, 3], start=[5, 0]), MultiBinary(2)

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
-from champions import make_champion
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 from tritonclient.utils import InferenceServerException
 
 import loomrl
@@ -21,6 +19,8 @@ from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, AsyncPolicyClient, Outcome, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.registry import Registry
+from tests.support.champions import make_champion
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 TOKEN = "correct horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

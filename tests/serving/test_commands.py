@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from inside import wait_for
-from policies import OBSERVATIONS, discrete_folder
 from typer.testing import CliRunner
 
 from loomrl.cli.orders import override_app
 from loomrl.serving.client import Ask, PolicyClient, Refused
+from tests.support.inside import wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 

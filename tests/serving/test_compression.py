@@ -9,11 +9,11 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policies import OBSERVATIONS
 
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.compression import accepted, compress, inflate
 from loomrl.system.http.problems import Problem
+from tests.support.policies import OBSERVATIONS
 
 PACK = {"gzip": gzip.compress, "deflate": zlib.compress}
 MEBIBYTE = 2**20

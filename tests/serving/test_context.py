@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import OBSERVATIONS, continuous_folder, discrete_folder
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
@@ -23,6 +22,7 @@ from loomrl.storage.audit.segments import segments
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.http.listening import check_exposure
 from loomrl.system.http.tokens import Holder, Tokens
+from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 BLOCKED = """
 import importlib, pkgutil, sys

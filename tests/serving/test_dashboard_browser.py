@@ -11,15 +11,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from champions import promoted
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.system.http.tokens import add
+from tests.support.champions import promoted
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
 

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from inside import Inside, wait_for
-from policies import OBSERVATIONS, discrete_folder
-from startup_code import environment_with
 
 from loomrl.serving.client import Ask, Refused
 from loomrl.serving.process import ServerProcess
@@ -24,6 +21,9 @@ from loomrl.storage.audit.log import AuditLog, AuditUnwritable, NotDurable
 from loomrl.storage.audit.records import operation, record
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.startup_code import environment_with
 
 OBS = OBSERVATIONS[0].tolist()
 

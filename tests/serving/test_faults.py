@@ -11,9 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from champions import make_champion
-from inside import wait_for
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
 from loomrl.serving.client import PolicyClient, Refused
@@ -26,6 +23,9 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
 from loomrl.system.home import home
+from tests.support.champions import make_champion
+from tests.support.inside import wait_for
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 

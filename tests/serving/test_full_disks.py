@@ -5,8 +5,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from policies import OBSERVATIONS, discrete_folder
-from small_disk import SmallDisk, small_disk
 
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.serving.client import PolicyClient, Refused
@@ -17,6 +15,8 @@ from loomrl.storage.audit.records import operation, record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve, reserved_text
 from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.audit.verification import Anchor, verify_chain
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.small_disk import SmallDisk, small_disk
 
 OBS = OBSERVATIONS[0].tolist()
 

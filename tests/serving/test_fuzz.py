@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fuzzing import clear_controls, fuzz, num_accepted
-from policies import OBSERVATIONS, continuous_folder, discrete_folder
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
 from loomrl.serving.process import ServerProcess
+from tests.support.fuzzing import clear_controls, fuzz, num_accepted
+from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 NUM_EXAMPLES = 20
 LIFTS = "POST /override", "DELETE /override", "PUT /kill-switch", "PUT /plan"

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import sync_playwright
-from policies import OBSERVATIONS
 
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.browsers import is_local_host
 from loomrl.system.http.guard import Admission, holder_name
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.tokens import Holder, Tokens
+from tests.support.policies import OBSERVATIONS
 
 OVERRIDE = b'{"action": 0, "person": "page", "reason": "x"}'
 JSON = {"Content-Type": "application/json"}

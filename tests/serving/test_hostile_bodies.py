@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ConfigError
 from loomrl.serving.decisions.requests import flat, leading_shape, shown
 from loomrl.serving.settings import MAX_ROWS, ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.records import DECISION, FULL_BATCH
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 SIZE = 4 * 2**20
 DECIDE, FEEDBACK, INFER = "/decide", "/feedback", "/v2/models/cartpole/infer"

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from policies import OBSERVATIONS, discrete_folder
-from startup_code import environment_with
 
 from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, Decision, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.startup_code import environment_with
 
 OBS = OBSERVATIONS[0].tolist()
 ASKS = [Ask(f"agent-{number}", OBS, "e", explore=True, request_id="doomed") for number in range(5)]

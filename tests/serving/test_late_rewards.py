@@ -4,9 +4,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from champions import make_champion
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving import context
 from loomrl.serving.context import ServerSettings
@@ -14,6 +11,9 @@ from loomrl.serving.decisions.feedback import FeedbackLedger
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import join, records
 from loomrl.storage.registry import CHAMPION, Registry
+from tests.support.champions import make_champion
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from atropos import group
-from policies import OBSERVATIONS, discrete_folder
-from several_workers import pids
 
 from loomrl.language.trajectory.client import HubClient
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.serving.process import ServerProcess
+from tests.support.atropos import group
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.several_workers import pids
 
 HEAD = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 BODY = b'{"agent_id": "a", "observation": %b}' % str(OBSERVATIONS[0].tolist()).encode()

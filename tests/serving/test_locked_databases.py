@@ -6,16 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from champions import make_champion
-from policies import OBSERVATIONS, discrete_folder
-from steady_load import Load
-
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.registry import Registry
+from tests.support.champions import make_champion
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.steady_load import Load
 
 OBS = OBSERVATIONS[0].tolist()
 

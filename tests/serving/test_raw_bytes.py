@@ -8,9 +8,9 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.process import ServerProcess
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 INFER = "/v2/models/cartpole/infer"
 ASK = orjson.dumps({"agent_id": "a", "observation": OBSERVATIONS[0].tolist()})

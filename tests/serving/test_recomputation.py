@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from champions import make_champion
-from policies import BALANCING, continuous_folder, discrete_folder
-from remembering import episode, recurrent_folder
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
@@ -25,6 +22,9 @@ from loomrl.storage.audit.records import digest, record
 from loomrl.storage.registry import Registry
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.system.security.encryption import KEYS, new_entry
+from tests.support.champions import make_champion
+from tests.support.policies import BALANCING, continuous_folder, discrete_folder
+from tests.support.remembering import episode, recurrent_folder
 
 
 def shielded(folder: Path) -> tuple[Path, np.ndarray]:

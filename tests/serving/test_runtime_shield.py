@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import Inside
-from policies import continuous_folder, discrete_folder
 
 from loomrl.errors import ArtifactError
 from loomrl.serving.decisions.choosing import Choices, Substitute, choose
@@ -16,6 +14,8 @@ from loomrl.serving.policy.shield import CERTIFIED, Certified, ComponentLimit, C
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.system.files import read_json, sha256, write_json
+from tests.support.inside import Inside
+from tests.support.policies import continuous_folder, discrete_folder
 
 OBS = np.array(
     [[0.5, 0.2, 0.0, 0.0], [1.8, 0.2, 0.0, 0.0]], np.float32

@@ -7,11 +7,11 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 import pytest
-from inside import wait_for
-from policies import OBSERVATIONS
 
 from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
+from tests.support.inside import wait_for
+from tests.support.policies import OBSERVATIONS
 
 OBS = OBSERVATIONS[0].tolist()
 BEARER = {"Authorization": "Bearer correct horse"}

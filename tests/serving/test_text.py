@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from served import served
 
 from loomrl.environment.text import TextBox, encode_text
 from loomrl.errors import ArtifactError
@@ -20,6 +19,7 @@ from loomrl.serving.policy.distance import action_distance
 from loomrl.serving.policy.exploration import require_explorable, require_fit
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.http.problems import Problem
+from tests.support.served import served
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from inside import Inside, wait_for
-from policies import OBSERVATIONS, discrete_folder
-from several_workers import connected, pids, worker_of
 from typer.testing import CliRunner
 
 from loomrl.cli.orders import tokens_app
@@ -19,6 +16,9 @@ from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.system.http.tokens import ROLES, add, configured
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.several_workers import connected, pids, worker_of
 
 OBS = OBSERVATIONS[0].tolist()
 OVERRIDE = {"action": 0, "person": "Ada", "reason": "test"}

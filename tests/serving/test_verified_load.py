@@ -9,10 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attacks import ATTACKS, Payload, Target
-from champions import make_champion
-from inside import wait_for
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError
 from loomrl.serving.client import Refused
@@ -25,6 +21,10 @@ from loomrl.storage.model_signature import SIGNATURE, sign
 from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.system.files import sha256_file, write_sums
 from loomrl.types import PolicyManifest
+from tests.support.attacks import ATTACKS, Payload, Target
+from tests.support.champions import make_champion
+from tests.support.inside import wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 

@@ -12,11 +12,7 @@ from typing import Any
 import httpx
 import orjson
 import pytest
-from inside import wait_for
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 from prometheus_client.parser import text_string_to_metric_families
-from remembering import played, recurrent_folder
-from several_workers import connected, pids, worker_of
 
 from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, Outcome, PolicyClient, Refused
@@ -29,6 +25,10 @@ from loomrl.serving.workers.agreement import Agreement
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.http.listening import bind
+from tests.support.inside import wait_for
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
+from tests.support.remembering import played, recurrent_folder
+from tests.support.several_workers import connected, pids, worker_of
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}

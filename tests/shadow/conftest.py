@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import BALANCING, discrete_folder
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
@@ -16,6 +15,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.shadow.config import ConsequencesConfig, ShadowConfig
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.training.config import TrainingConfig
+from tests.support.policies import BALANCING, discrete_folder
 
 PROJECT = Path(__file__).parents[2]
 SIMILAR = BALANCING * np.array([[1.0], [1.1], [1.0], [0.9]], dtype=np.float32)

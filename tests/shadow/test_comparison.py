@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 from loomrl.serving.policy.distance import action_distance
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.comparison import compare
 from loomrl.shadow.pairs import Pairs
+from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 
 def pairs_of(observation: np.ndarray, acted: np.ndarray, mirrored: np.ndarray) -> Pairs:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import BALANCING, back_door_folder, discrete_folder, recurrent_folder
 
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
@@ -14,6 +13,7 @@ from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import decisions_along
 from loomrl.shadow.following import claims_of
 from loomrl.types import Claim, Consequences, Verdict
+from tests.support.policies import BALANCING, back_door_folder, discrete_folder, recurrent_folder
 
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
 VELOCITY = np.array([[-0.02, 0.02], [-0.1, 0.1], [-0.3, 0.3], [-1.0, 1.0]], dtype=np.float32)  # needs exact sensors

@@ -4,10 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import wait_for
-from live import decide
-from policies import BALANCING, OBSERVATIONS, discrete_folder
-from several_workers import connected
 
 from loomrl.serving.client import Refused
 from loomrl.serving.process import ServerProcess
@@ -15,6 +11,10 @@ from loomrl.shadow.pairs import PairReader, heads, states
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.registry import PolicyVersion
+from tests.support.inside import wait_for
+from tests.support.live import decide
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
+from tests.support.several_workers import connected
 
 SEVERAL_PAGES = 10_500  # decisions; a page has 10,000 at most
 

@@ -87,7 +87,7 @@ def test_every_configured_limit_refuses_with_its_measured_bound(
 def test_a_challenger_whose_files_changed_is_refused(
     config: PolicyConfig, registered: Versions, snapshot: Path, tmp_path: Path
 ) -> None:
-    from policies import BALANCING, discrete_folder
+    from tests.support.policies import BALANCING, discrete_folder
 
     registry = Registry()
     version = registry.register("cartpole", discrete_folder(tmp_path, BALANCING, value=77.0), "tampered")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import continuous_folder, discrete_folder
 
 from loomrl.promotion.config import PromotionConfig
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.types import Episode, Verdict, WholeEpisodes
+from tests.support.policies import continuous_folder, discrete_folder
 
 MARGIN = PromotionConfig(max_regression=4.0, max_regression_fraction=0.0)
 

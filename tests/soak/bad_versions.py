@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attacks import ATTACKS, Target
-from champions import make_champion
-from policies import discrete_folder
-from steady_load import Load
 
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.registry import Registry
+from tests.support.attacks import ATTACKS, Target
+from tests.support.champions import make_champion
+from tests.support.policies import discrete_folder
+from tests.support.steady_load import Load
 
 NUM_VERSIONS = 1_000
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-from fuzzing import clear_controls, fuzz, num_accepted
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 from tqdm import tqdm
 from typer.testing import CliRunner
 
@@ -20,6 +18,8 @@ from loomrl.cli.audit import audit_app
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE, ROLES, TOKENS, TOKENS_FILE, add
+from tests.support.fuzzing import clear_controls, fuzz, num_accepted
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 SECONDS = 3_600.0
 NUM_EXAMPLES = 100

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fuzzing import kept_going
-from language_policies import language_policy
 
 from loomrl.language.inference.process import EngineProcess
 from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE
 from tests.soak.fuzzed_api import NUM_EXAMPLES, SECONDS, Target, fuzzed
+from tests.support.fuzzing import kept_going
+from tests.support.language_policies import language_policy
 
 _MAX_WAITING = 256  # completions: what asks for more is refused, and not waited for
 

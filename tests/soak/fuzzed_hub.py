@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from atropos import group
 
 from loomrl.language.trajectory.client import HubClient
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.system.http.tokens import DECIDE, OBSERVE, OPERATE
 from tests.soak.fuzzed_api import NUM_EXAMPLES, SECONDS, Target, fuzzed
+from tests.support.atropos import group
 
 
 class _Hub:

@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusters import SECONDS, Cluster, finished, learners_on
-from namespaces import Host
-from projects import ROOT, until
-
 from loomrl.training.checkpoints import CheckpointStore
 from tests.soak.lost_hosts import NUM_STEPS, SOON, prepare
+from tests.support.clusters import SECONDS, Cluster, finished, learners_on
+from tests.support.namespaces import Host
+from tests.support.projects import ROOT, until
 
 _OTHER_RAY, _SYSTEM_PYTHON = "2.58.0", "/usr/bin/python3"
 _LONG = 24  # times as many steps, for a host to come back while there is something to learn

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from atropos import registration
 
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import registration
 
 NUM_KILLS, NUM_ENVIRONMENTS, BATCH_SIZE, GROUP_SIZE = 100, 4, 8, 2
 _LEASE_SECONDS = 2

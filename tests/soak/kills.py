@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from persistent_clients import Clients, Told
-from policies import discrete_folder
 
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.heads import anchors
 from loomrl.storage.audit.history import chains, records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.persistent_clients import Clients, Told
+from tests.support.policies import discrete_folder
 
 NUM_KILLS, NUM_DECISIONS = 200, 1_000_000
 _MOST_SECONDS = 0.2  # that a kill comes after its share of the decisions was acknowledged

@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from clusters import POLICY, SECONDS, Cluster, finished, learners_on
-from projects import until
-
 from loomrl.training.checkpoints import CheckpointStore
 from loomrl.training.distributed.learners.coordinator import part_of
+from tests.support.clusters import POLICY, SECONDS, Cluster, finished, learners_on
+from tests.support.projects import until
 
 RUNS = {2: range(24), 4: range(24, 30)}  # by the number of hosts
 NUM_STEPS = 131_072

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from champions import make_champion
-from policies import discrete_folder
-from several_workers import pids
-from steady_load import Load
 
 from loomrl.serving.config import ServingConfig
 from loomrl.serving.guardian.config import MonitorsConfig, MonitorWeights
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.registry import Registry
 from loomrl.storage.registry.statements import state_serving
+from tests.support.champions import make_champion
+from tests.support.policies import discrete_folder
+from tests.support.several_workers import pids
+from tests.support.steady_load import Load
 
 NUM_SWAPS = 1_000
 NUM_WORKERS = 2

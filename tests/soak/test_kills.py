@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from live import decide, reward
-from persistent_clients import Told
-from startup_code import environment_with
 
 from loomrl.storage.audit.log import AuditLog
 from tests.soak import kills
+from tests.support.live import decide, reward
+from tests.support.persistent_clients import Told
+from tests.support.startup_code import environment_with
 
 # A server that answers before it has written.
 ACKNOWLEDGES_FIRST = """

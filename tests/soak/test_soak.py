@@ -5,10 +5,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from attacks import ATTACKS
 
 from tests.soak import __main__ as soak
 from tests.soak import bad_versions, fuzzed_api, fuzzed_engine, fuzzed_hub, kills, swaps
+from tests.support.attacks import ATTACKS
 
 
 @pytest.mark.long

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from policies import discrete_folder
 
 from loomrl.errors import ArtifactError
 from loomrl.storage.model_signature import SIGNATURE, is_signed, sign, verify
 from loomrl.system.files import SUMS
 from loomrl.system.security.signing_keys import ELLIPTIC, key_id, private_key, trusted
+from tests.support.policies import discrete_folder
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from projects import git
 
 from loomrl.errors import ArtifactError
 from loomrl.storage import provenance
+from tests.support.projects import git
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from model_signing import hashing, signing
-from policies import discrete_folder
 
 from loomrl.serving.policy.model import GRAPH, MANIFEST
 from loomrl.storage.model_signature import SIGNATURE
 from loomrl.storage.registry import Registry, export_digest, local_source
 from loomrl.storage.registry.files import DIGEST, SUMS_DIGEST
 from loomrl.system.files import SUMS, sha256, sha256_file, write_sums
+from tests.support.policies import discrete_folder
 
 _NOT_SIGNED = (SIGNATURE, SUMS)
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (ROOT / "src", ROOT / "tests" / "support", ROOT)  # where imports are found
+FOLDERS = (ROOT / "src", ROOT / "tests" / "support" / "on_path", ROOT)  # where imports are found
 
 
 def changed(revision: str) -> set[Path]:

@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import yaml
-from namespaces import Host, Network
 from platformdirs import user_cache_path
-from projects import ROOT, copy_project, until
 
 from loomrl.system.files import read_json
+from tests.support.namespaces import Host, Network
+from tests.support.projects import ROOT, copy_project, until
 
 POLICY = "hosts"
 _PORT = 6379

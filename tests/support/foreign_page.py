@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
-from projects import until
+
+from tests.support.projects import until
 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 # Chromium keeps pages from reaching this machine's servers; other browsers do not, and a server must not rely on it.

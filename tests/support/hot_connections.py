@@ -8,12 +8,12 @@ from pathlib import Path
 
 import orjson
 import uvicorn
-from inside import Inside
-from policies import OBSERVATIONS
 from uvicorn.server import ServerState
 
 from loomrl.serving.api.hot import protocol_of
 from loomrl.serving.settings import ServerSettings
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS
 
 BODY = orjson.dumps({"agent_id": "a", "observation": OBSERVATIONS[0].tolist()})
 DECIDE = b"POST /decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from gymnasium.spaces import Box, Discrete
-from trajectories import made_up
 
 from loomrl.algorithms import dqn, ppo, ppo_lagrangian, recurrent_ppo, sac
 from loomrl.algorithms.dqn import learner as dqn_learner
@@ -27,6 +26,7 @@ from loomrl.training.distributed.learners.joint_checkpoints import divided, part
 from loomrl.training.distributed.learners.learner import DistributedLearner, LearnerTask
 from loomrl.training.distributed.learners.watchdog import Watchdog
 from loomrl.types import Json, Trajectory
+from tests.support.trajectories import made_up
 
 OBSERVATION = Box(-10.0, 10.0, (3,), np.float32)
 ACTIONS = {"discrete": Discrete(4), "box": Box(-0.5, 0.5, (2,), np.float32)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from projects import until
+from tests.support.projects import until
 
 _MOST = 9  # hosts of a network
 INTERFACE = "lan0"  # on every host, beside the loopback one

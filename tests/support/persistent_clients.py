@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from policies import OBSERVATIONS
-
 from loomrl.errors import ServiceError
 from loomrl.serving.client import Ask, Decision, Outcome, PolicyClient, Refused
+from tests.support.policies import OBSERVATIONS
 
 # A client's requests, in turn: how many decisions each asks for, and whether it bears ids. One of one is no batch.
 _REQUESTS = ((1, True), (64, True), (1, False), (64, True), (7, False))

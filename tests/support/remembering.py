@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
-from served import served
 
 from loomrl.algorithms.policies.recurrent import RecurrentPolicy
 from loomrl.serving.policy.model import GRAPH, MANIFEST, STATE_OUT, ServedPolicy
 from loomrl.system.files import write_sums
+from tests.support.served import served
 
 OBSERVED = Box(-1.0, 1.0, (3,), np.float32)
 MEMORY = 12

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from inside import wait_for
-
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.process import ServerProcess
+from tests.support.inside import wait_for
 
 
 def pids(server: ServerProcess, token: str = "") -> list[int]:

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-from simulated_logs import episode
 
 from loomrl.promotion.comparison.window import Assignment, WindowEpisode
+from tests.support.simulated_logs import episode
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 Run = tuple[float, float, float]  # when an episode begins and how long it lasts, in seconds, and its return

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from live import decide, reward
-from policies import discrete_folder
 
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.promotion.package import EPISODES
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.registry import PolicyVersion, Registry
+from tests.support.live import decide, reward
+from tests.support.policies import discrete_folder
 
 Probabilities = Callable[[np.ndarray], np.ndarray]  # of observations (N, 4), those of the actions, (N, 2)
 

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from policies import OBSERVATIONS
-from several_workers import connected, pids
-
 from loomrl.serving.client import Ask, Decision, PolicyClient
 from loomrl.serving.process import ServerProcess
+from tests.support.policies import OBSERVATIONS
+from tests.support.several_workers import connected, pids
 
 _BATCH = 8
 

@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 import typer
-from champions import promotion
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
-from projects import git
 from typer.testing import CliRunner
 
 from loomrl.cli.main import app
@@ -33,6 +29,10 @@ from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.storage.registry import runs as registry_runs
 from loomrl.system.home import config_file, inside
 from loomrl.system.names import MAX_FILE_NAME, MAX_NAME, checked_name
+from tests.support.champions import promotion
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.projects import git
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = ("cartpole", "server-0", "host.example.org-workers", "20261120-093015-3f9a1c", "3", "A_b", "x" * MAX_NAME)

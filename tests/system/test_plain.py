@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from inside import Inside
-from policies import discrete_folder
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
 from loomrl.cli.orders import override_app, plan_app
 from loomrl.serving.settings import ServerSettings
 from loomrl.system.plain import on_one_line
+from tests.support.inside import Inside
+from tests.support.policies import discrete_folder
 
 EVIL = "x\x1b[2J\x1b]0;title\x07\nall is well \u202egnp \u0085 \u2028"
 SHOWN = r"x\x1b[2J\x1b]0;title\x07\nall is well \u202egnp \x85 \u2028"

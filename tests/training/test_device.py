@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from on_device import build_for, environments, loop
 
 from loomrl.algorithms import ppo
 from loomrl.algorithms.policies.loading import load_policy
@@ -32,6 +31,7 @@ from loomrl.training.train import train_policy
 from loomrl.training.trainer import PPOConfig, PPOTrainer
 from loomrl.training.validation import Validation
 from loomrl.types import TrainingReport, Trajectory
+from tests.support.on_device import build_for, environments, loop
 
 # --- training ---------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,10 @@ from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests" / "support"))
-from inside import Inside
-from policies import discrete_folder
-from simulated_logs import MOVES_ON, STAYS, greedy, softmax
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.support.inside import Inside
+from tests.support.policies import discrete_folder
+from tests.support.simulated_logs import MOVES_ON, STAYS, greedy, softmax
 
 SOURCES = (
     "src/loomrl/statistics/betting.py",

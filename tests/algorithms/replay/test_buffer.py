@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_replay import NaiveReplay, World, vector_spec
 from scipy import stats
 
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.spec import ReplaySpec, Transitions
 from loomrl.errors import ArtifactError, ConfigError, EnvironmentFault
 from loomrl.types import Trajectory
+from tests.support.naive_replay import NaiveReplay, World, vector_spec
 
 SCALAR = {"obs_shape": (), "obs_dtype": np.float64, "action_shape": (), "action_dtype": np.int64}
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_replay import NaiveReplay, World
 from numpy.typing import NDArray
 
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.spec import ReplaySpec
 from loomrl.errors import ConfigError
 from loomrl.types import Trajectory
+from tests.support.naive_replay import NaiveReplay, World
 
 
 def image_spec(

@@ -4,12 +4,12 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from naive_replay import NaiveReplay, World, vector_spec
 from scipy import stats
 
 from loomrl.algorithms.replay.prioritized import PrioritizedReplay
 from loomrl.algorithms.replay.spec import Transitions
 from loomrl.errors import ConfigError
+from tests.support.naive_replay import NaiveReplay, World, vector_spec
 
 
 def filled(num_steps: int = 12, alpha: float = 0.6, **changes: object) -> tuple[PrioritizedReplay, World]:

@@ -19,10 +19,8 @@ import pytest
 import safetensors.numpy
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from full_disk import no_file_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_replay import World, vector_spec
 
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.prioritized import PrioritizedReplay
@@ -34,6 +32,8 @@ from loomrl.system import files
 from loomrl.system.files import sums
 from loomrl.system.security.encryption import KEYS, new_entry, read_private
 from loomrl.types import Trajectory
+from tests.support.full_disk import no_file_larger_than
+from tests.support.naive_replay import World, vector_spec
 
 SPARE = 2.0
 BLOCK, TAG = 8192, 16  # of rows of 1200 bytes, which blocks therefore cut
@@ -452,7 +452,7 @@ WRITER = """
 import os, sys
 from pathlib import Path
 import numpy as np, safetensors.numpy
-from naive_replay import vector_spec
+from tests.support.naive_replay import vector_spec
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.sealed import SealedStorage
 from loomrl.types import Trajectory

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from full_disk import no_file_larger_than
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_replay import NaiveReplay, World, vector_spec
 
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.prioritized import PrioritizedReplay
@@ -23,6 +21,8 @@ from loomrl.algorithms.replay.spec import ReplaySpec
 from loomrl.algorithms.replay.storage import FolderStorage, MappedStorage
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.security.encryption import KEYS, new_entry
+from tests.support.full_disk import no_file_larger_than
+from tests.support.naive_replay import NaiveReplay, World, vector_spec
 
 Kind = type[FolderStorage]
 both = pytest.mark.parametrize("kind", [MappedStorage, SealedStorage])
@@ -148,7 +148,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np, safetensors.numpy
-from naive_replay import World, vector_spec
+from tests.support.naive_replay import World, vector_spec
 from loomrl.algorithms.replay.buffer import ReplayBuffer
 from loomrl.algorithms.replay.storage import MappedStorage
 

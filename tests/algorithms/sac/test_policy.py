@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from served import served
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.sac.policy import SACPolicy
 from loomrl.errors import ConfigError
 from loomrl.export.observations import random_observations
 from loomrl.export.parity import prove_parity
+from tests.support.served import served
 
 OBSERVATION = Box(-np.inf, np.inf, (4,), np.float64)
 MATRIX = Box(np.array([[-2.0, 0.0], [1.0, -1.0]]), np.array([[2.0, 1.0], [4.0, 1.0]]), dtype=np.float64)

@@ -13,7 +13,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pydantic import ValidationError
-from trajectories import made_up
 
 from loomrl.algorithms.sac import learner as sac
 from loomrl.environment.snapshots.snapshot import take_snapshot
@@ -22,6 +21,7 @@ from loomrl.runs.config import load_config
 from loomrl.system.processors import num_processors
 from loomrl.training.loop import TrainingLoop
 from loomrl.training.train import train_policy
+from tests.support.trajectories import made_up
 
 PROJECT = Path(__file__).parents[3]
 OBSERVATION = Box(-np.inf, np.inf, (3,), np.float32)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from prism_models import DIE, EXAMPLES, GAMBLER
 
 from loomrl.environment.finite.model import FiniteModel
 from loomrl.environment.finite.prism.explore import build_model
 from loomrl.environment.finite.prism.syntax import read_program, read_property
 from loomrl.errors import ConfigError
+from tests.support.prism_models import DIE, EXAMPLES, GAMBLER
 
 
 def built(text: str, **constants: object) -> FiniteModel:

@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from prism_models import RING
 
 from loomrl.environment.finite.of_environment import TERMINATED, Modelled, model_of
 from loomrl.environment.finite.prism.syntax import read_property
@@ -15,6 +14,7 @@ from loomrl.environment.finite.shielding import allowed_choices, build_shield
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.gym.prism import PrismEnvironment
 from loomrl.safety.model_checking.pctl import check
+from tests.support.prism_models import RING
 
 
 def lake(**kwargs: object) -> tuple[gymnasium.Env, Modelled, NDArray[np.bool_]]:

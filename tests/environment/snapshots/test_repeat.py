@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from rooms_package import write_rooms
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
 from loomrl.environment.snapshots.snapshot import DOCUMENT, take_snapshot
 from loomrl.errors import ConfigError, EnvironmentFault, LoomRLError
+from tests.support.rooms_package import write_rooms
 
 ENTRY_POINT = "rooms.thermostat:Thermostat"
 

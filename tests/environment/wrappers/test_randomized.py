@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from trained import EVALUATION, evaluate, examine, train
 
 from loomrl.environment.config import EnvironmentConfig, RangeConfig
 from loomrl.environment.construct import construct
@@ -20,6 +19,7 @@ from loomrl.runs.verify_snapshot import verify_snapshot
 from loomrl.safety.config import SafetyConfig
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Verdict
+from tests.support.trained import EVALUATION, evaluate, examine, train
 
 SLOPE = '''
 """Go up a slope that is steeper some days; beyond `cliff` it is more than anybody can climb."""

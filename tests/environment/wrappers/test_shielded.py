@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from served import served
-from trained import EVALUATION, Policy, through_the_stages
 from typer.testing import CliRunner
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
@@ -32,6 +30,8 @@ from loomrl.serving.policy.exploration import explore
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.system.files import read_json, write_json, write_sums
+from tests.support.served import served
+from tests.support.trained import EVALUATION, Policy, through_the_stages
 
 LAKE = EnvironmentConfig(id="FrozenLake-v1", shield=ShieldConfig(unsafe='"terminated" & s!=15'))
 FALLS = read_property('P=? [ F "terminated" & s!=15 ]')

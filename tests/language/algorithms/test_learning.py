@@ -7,7 +7,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
-from user_environments import write_initials
 
 from loomrl.algorithms.registry import validate
 from loomrl.environment.config import EnvironmentConfig
@@ -26,6 +25,7 @@ from loomrl.system.files import canonical_json
 from loomrl.training.checkpoints import Checkpoint
 from loomrl.training.config import TrainingConfig
 from loomrl.training.loop import TrainingLoop
+from tests.support.user_environments import write_initials
 
 SHARE = 0.25
 LEARNERS = pytest.mark.parametrize("plugin", [grpo, token_ppo], ids=["grpo", "token_ppo"])

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from language_policies import language_policy
 
 from loomrl.language.inference.process import EngineProcess
+from tests.support.language_policies import language_policy
 
 
 @pytest.fixture(scope="session")

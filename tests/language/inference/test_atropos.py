@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from atropos import ask_reference, need_reference
-from language_policies import log_probs_of
 
 from loomrl.language.inference.hf_tokenizer import write_tokenizer
 from loomrl.language.inference.process import EngineProcess
 from loomrl.language.policies.policy import LanguagePolicy
+from tests.support.atropos import ask_reference, need_reference
+from tests.support.language_policies import log_probs_of
 
 _ASK = """
 import asyncio, json, os, sys

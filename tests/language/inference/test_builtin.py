@@ -11,7 +11,6 @@ from math import exp
 
 import pytest
 import torch
-from language_policies import check_made_by, language_policy
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.language.inference import Completions, Sampling
@@ -20,6 +19,7 @@ from loomrl.language.inference.scheduler import Busy
 from loomrl.language.policies.generation import GREEDY, generate
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.tokens import BOS, EOS
+from tests.support.language_policies import check_made_by, language_policy
 
 
 def asked(number: int) -> tuple[list[str], Sampling]:

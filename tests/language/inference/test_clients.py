@@ -9,7 +9,6 @@ from typing import Literal
 
 import httpx
 import pytest
-from language_policies import check_made_by, language_policy
 
 from loomrl.errors import ServiceError
 from loomrl.language.inference import Completions, Sampling
@@ -17,6 +16,7 @@ from loomrl.language.inference.process import EngineProcess
 from loomrl.language.inference.remote import RemoteEngine
 from loomrl.language.inference.sglang import SGLangEngine
 from loomrl.language.inference.vllm import VLLMEngine
+from tests.support.language_policies import check_made_by, language_policy
 
 WAYS = ["vllm", "vllm-reload", "vllm-body", "sglang", "sglang-body"]
 

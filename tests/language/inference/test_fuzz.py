@@ -6,12 +6,12 @@ from pathlib import Path
 
 import httpx
 import schemathesis
-from fuzzing import fuzz, kept_going, num_accepted, roles_that_are_let_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loomrl.language.inference.process import EngineProcess
 from loomrl.system.http.tokens import ROLES, TOKENS_FILE, add
+from tests.support.fuzzing import fuzz, kept_going, num_accepted, roles_that_are_let_in
 
 SAMPLING = {
     "n": 2, "temperature": 1.0, "top_p": 0.9, "top_k": -1, "stop": ["1", "2"], "stop_token_ids": [3], "seed": 1,

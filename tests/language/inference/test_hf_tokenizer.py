@@ -4,13 +4,13 @@ import random
 from pathlib import Path
 
 import pytest
-from language_policies import ALPHABET, language_policy
 from typer.testing import CliRunner
 
 from loomrl.cli.inference import app
 from loomrl.language.inference.api.asking import OpenAIChat
 from loomrl.language.inference.hf_tokenizer import write_tokenizer
 from loomrl.language.policies.tokens import ByteTokenizer, CharacterTokenizer, Tokenizer
+from tests.support.language_policies import ALPHABET, language_policy
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,6 @@ import torch
 
 pytest.importorskip("transformers", reason="the extra `huggingface` is not installed")
 
-from pretrained_models import CONFIGS, own_log_probs, write_model
-
 from loomrl.errors import ConfigError
 from loomrl.language.inference import Completions, Sampling
 from loomrl.language.inference.builtin import BuiltinEngine
@@ -20,6 +18,7 @@ from loomrl.language.inference.vllm import VLLMEngine
 from loomrl.language.learning.examples import ExampleLearner, example
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.pretrained import PretrainedPolicy
+from tests.support.pretrained_models import CONFIGS, own_log_probs, write_model
 
 PROMPTS = ["1+2=", "a longer prompt than that: "]
 SAMPLING = Sampling(max_tokens=9, temperature=0.8, seed=4)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from language_policies import language_policy
-from recorded_engine import Answer, recorded
 
 from loomrl.errors import ServiceError
 from loomrl.language.inference import Completion, Sampling
 from loomrl.language.inference.sglang import SGLangEngine
 from loomrl.language.inference.vllm import VLLMEngine
+from tests.support.language_policies import language_policy
+from tests.support.recorded_engine import Answer, recorded
 
 PHASES = ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"]
 PAUSE = "/pause?mode=wait"

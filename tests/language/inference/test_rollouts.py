@@ -5,7 +5,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from language_policies import language_policy, log_probs_of
 
 from loomrl.errors import ConfigError
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
@@ -23,6 +22,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig as Drawing
 from loomrl.language.trajectory.client import HubClient
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.language_policies import language_policy, log_probs_of
 
 
 async def states_and_rewards(messages: list[str]) -> tuple[list[TaskState], list[float]]:

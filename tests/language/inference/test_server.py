@@ -15,13 +15,13 @@ import httpx
 import pytest
 import safetensors.torch
 import torch
-from language_policies import language_policy, log_probs_of
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.language.inference.process import EngineProcess
 from loomrl.language.inference.server import serve
 from loomrl.language.inference.settings import EngineSettings
 from loomrl.system.http.tokens import ROLES, TOKENS
+from tests.support.language_policies import language_policy, log_probs_of
 
 DRAWN = {"temperature": 1.0, "top_p": 1.0, "n": 2, "stop": ["zz"], "seed": 7}
 

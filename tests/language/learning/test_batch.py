@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 from loomrl.language.learning.batch import TokenBatch, answer_states, token_log_probs, token_values
 from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.policies.transformer import Transformer
+from tests.support.language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 ANSWERS = {"1+2=": ["3", "3", "12", "3"], "47+38=": ["85", "", "85", "4711"], "=": ["1"]}
 

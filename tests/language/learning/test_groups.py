@@ -5,13 +5,13 @@ import math
 from typing import Any
 
 import pytest
-from language_policies import wire_of
 
 from loomrl.errors import ArtifactError
 from loomrl.language.learning.groups import TokenGroup
 from loomrl.language.policies.sampling import TokenCompletion
 from loomrl.language.policies.transformer import TransformerConfig
 from loomrl.language.trajectory.wire import encode_group, parse_group
+from tests.support.language_policies import wire_of
 
 
 def group(**changed: Any) -> dict[str, Any]:

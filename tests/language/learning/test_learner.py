@@ -6,7 +6,6 @@ from typing import Literal
 
 import pytest
 import torch
-from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 from torch import Tensor
 
 from loomrl.errors import ConfigError, LoomRLError
@@ -16,6 +15,7 @@ from loomrl.language.learning.learner import LanguageLearner, LearnerConfig, lea
 from loomrl.language.learning.ppo import LanguagePPO, LanguagePPOConfig
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig
+from tests.support.language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 PROMPTS = ["1+2=", "47+38=", "9+9="]
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from language_models import small_policy
-from language_policies import wire_of
 
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
 from loomrl.gym.domains import get_domain
@@ -18,6 +16,8 @@ from loomrl.language.learning.trainer import LanguageTrainer
 from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.trajectory.client import HubClient
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.language_models import small_policy
+from tests.support.language_policies import wire_of
 
 
 def tasks(seed: int = 0) -> TaskStream:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 from loomrl.errors import LoomRLError
 from loomrl.gym.curriculum import Curriculum, CurriculumConfig
@@ -14,6 +13,7 @@ from loomrl.language.learning.examples import example, supervised_loss
 from loomrl.language.learning.warm_start import WarmStartConfig, warm_start
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.tokens import EOS
+from tests.support.language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 
 def sums(seed: int = 0) -> TaskStream:

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 import torch
-from language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 from loomrl.errors import ConfigError, LoomRLError
 from loomrl.language.policies.generation import GREEDY, generate
 from loomrl.language.policies.sampling import SamplingConfig, TokenCompletion
 from loomrl.language.policies.tokens import BOS, EOS
+from tests.support.language_models import DIGITS, plain_hidden, plain_log_probs, small_policy
 
 PROMPTS = ["1+2=", "47+38=", "=", "9+9+9+9="]  # of different lengths: padded
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from language_models import small_policy
 
 from loomrl.algorithms.architecture import ARCHITECTURE, WEIGHTS, PolicyArchitecture
 from loomrl.environment.text import TextBox, encode_text
@@ -15,6 +14,7 @@ from loomrl.language.algorithms.policy import TextPolicy
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import ByteTokenizer
+from tests.support.language_models import small_policy
 
 
 def test_what_was_saved_answers_alike_and_saves_the_same_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import torch
 pytest.importorskip("transformers", reason="the extra `huggingface` is not installed")
 
 import transformers
-from pretrained_models import CONFIGS, ENDS, MAX_POSITIONS, own_log_probs, write_model
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.language.learning.batch import TokenBatch, answer_states, token_log_probs
@@ -23,6 +22,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.pretrained import PretrainedPolicy
 from loomrl.language.policies.sampling import SamplingConfig
 from loomrl.language.policies.tokens import BOS
+from tests.support.pretrained_models import CONFIGS, ENDS, MAX_POSITIONS, own_log_probs, write_model
 
 PROMPTS = ["1+2=", "a much longer prompt: ", "7"]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from atropos import need_reference, reference_server
-from databases import database_url, postgresql_server, postgresql_url
 
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import need_reference, reference_server
+from tests.support.databases import database_url, postgresql_server, postgresql_url
 
 __all__ = ["database_url", "postgresql_server", "postgresql_url"]
 

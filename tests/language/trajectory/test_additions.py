@@ -6,7 +6,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from atropos import environment, group, registration
 from prometheus_client.parser import text_string_to_metric_families
 
 from loomrl.errors import ConfigError
@@ -14,6 +13,7 @@ from loomrl.language.trajectory.process import HubProcess
 from loomrl.language.trajectory.settings import HubSettings
 from loomrl.language.trajectory.state.groups import GroupIntake
 from loomrl.language.trajectory.state.hub import Hub
+from tests.support.atropos import environment, group, registration
 
 
 def start(hub: httpx.Client, batch_size: int = 4, num_groups: int = 0) -> None:

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from atropos import environment, group, registration
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import environment, group, registration
 
 PATHS = [
     "/", "/register", "/register-env", "/disconnect-env", "/info", "/wandb_info", "/status", "/status-env",

@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
-from atropos import environment, group
-from foreign_page import EVIL, attack, basic, browser
 from playwright.sync_api import Browser, Page
-from projects import free_ports
 
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import environment, group
+from tests.support.foreign_page import EVIL, attack, basic, browser
+from tests.support.projects import free_ports
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"
 EVE = f"operate:eve:{hashlib.sha256(b'secret').hexdigest()}"

@@ -4,11 +4,11 @@ import threading
 import time
 
 import pytest
-from atropos import group
 
 from loomrl.errors import ServiceError
 from loomrl.language.trajectory.client import HubClient, HubRefused
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import group
 
 
 def test_an_environment_and_a_trainer_of_ones_own(own_hub: HubProcess) -> None:

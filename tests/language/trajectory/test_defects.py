@@ -11,7 +11,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from atropos import environment, group, kill_child, registration
 
 from loomrl.errors import ConfigError
 from loomrl.language.trajectory.process import HubProcess
@@ -21,6 +20,7 @@ from loomrl.language.trajectory.state.environments import Environments
 from loomrl.language.trajectory.state.groups import GroupIntake
 from loomrl.language.trajectory.state.hub import Hub
 from loomrl.language.trajectory.wire import EnvironmentRegistration, Invalid
+from tests.support.atropos import environment, group, kill_child, registration
 
 NOT_FINITE = '{"tokens": [[1], [2]], "masks": [[1], [2]], "scores": [1.0, %s]}'
 

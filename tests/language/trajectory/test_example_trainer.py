@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import httpx
-from atropos import PYTHON, group, need_reference
 
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import PYTHON, group, need_reference
 
 _SCRIPT = """
 import json, sys, types

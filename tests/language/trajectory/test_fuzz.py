@@ -5,10 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 import schemathesis
-from fuzzing import fuzz, num_accepted, roles_that_are_let_in
 
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.system.http.tokens import ROLES, TOKENS_FILE, add
+from tests.support.fuzzing import fuzz, num_accepted, roles_that_are_let_in
 
 NUM_EXAMPLES = 10
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from atropos import group
 from playwright.sync_api import Page, expect, sync_playwright
 
 from loomrl.language.trajectory.client import HubClient
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import group
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from atropos import environment, group, registration
 from sqlalchemy import create_engine, text
 
 from loomrl.errors import ServiceError
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.language.trajectory.storage.store import Store
 from tests.soak import hub_kills
+from tests.support.atropos import environment, group, registration
 
 
 def client_of(hub: HubProcess) -> httpx.Client:

@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from atropos import environment, group, registration
+
+from tests.support.atropos import environment, group, registration
 
 NUM_SEQUENCES, NUM_OPERATIONS = 25, 60
 

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from atropos import PYTHON, need_reference
+
+from tests.support.atropos import PYTHON, need_reference
 
 FILES = ("test_api_compression", "test_api_legacy", "test_api_messages_handling")
 NUM_TESTS = 36

@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from atropos import ENVIRONMENT, PYTHON, kill_child, need_environments, site_packages
 from torch.nn import functional
 
 from loomrl.language.inference.hf_tokenizer import write_tokenizer
@@ -28,6 +27,7 @@ from loomrl.language.policies.cache import SharedPrefix
 from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.tokens import EOS, PAD
 from loomrl.language.trajectory.process import HubProcess
+from tests.support.atropos import ENVIRONMENT, PYTHON, kill_child, need_environments, site_packages
 
 TRAINER = Path(__file__).parents[2] / "support" / "atropos_trainer.py"
 NUM_STEPS, MAX_TOKENS, PROMPT_TOKENS, PATIENCE_SECONDS = 4, 1_536, 24, 600

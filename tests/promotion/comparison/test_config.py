@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from policy_versions import config
 from pydantic import ValidationError
 
 from loomrl.runs.config import PolicyConfig
+from tests.support.policy_versions import config
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "comparing.md"
 

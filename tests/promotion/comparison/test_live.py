@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from live import decide, play, reward
-from side_by_side import dealt, lived
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.config import ComparisonConfig
@@ -13,6 +11,8 @@ from loomrl.promotion.comparison.live import Difference, LiveComparison, compare
 from loomrl.promotion.comparison.window import WindowEpisode, read_window
 from loomrl.safety.config import ConstraintConfig
 from loomrl.storage.audit.log import AuditLog
+from tests.support.live import decide, play, reward
+from tests.support.side_by_side import dealt, lived
 
 POLE = ConstraintConfig(name="pole", quantity="observation[2]", low=-0.2, high=0.2)
 UNSEEN = ConstraintConfig(name="unseen", quantity="reward", low=0.0)

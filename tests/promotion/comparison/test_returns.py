@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from policy_versions import FIRST_SEED, make_artifacts
 
 from loomrl.errors import ArtifactError
 from loomrl.promotion.comparison.returns import compare
 from loomrl.promotion.config import PromotionConfig
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 from loomrl.types import Verdict
+from tests.support.policy_versions import FIRST_SEED, make_artifacts
 
 STRICT = PromotionConfig(max_regression=0, max_regression_fraction=0)
 

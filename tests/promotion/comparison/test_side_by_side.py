@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from side_by_side import BEGIN, at, dealt, lived
 
 from loomrl.promotion.comparison.agents import trial_of
 from loomrl.promotion.comparison.config import ComparisonConfig
 from loomrl.promotion.comparison.live import Difference, Known, LiveComparison, compare_live
 from loomrl.promotion.comparison.window import Assignment, WindowEpisode
+from tests.support.side_by_side import BEGIN, at, dealt, lived
 
 RANGE = (0.0, 10.0)
 

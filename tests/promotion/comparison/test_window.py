@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import decide, play, reward
 
 from loomrl.errors import ArtifactError
 from loomrl.promotion.comparison.window import read_window, records_after
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.segments import segments
+from tests.support.live import decide, play, reward
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 

@@ -4,9 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import Inside
-from trained import Policy, through_the_stages
-from user_environments import write_initials
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
@@ -27,6 +24,9 @@ from loomrl.storage.registry import Registry
 from loomrl.system.files import read_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport, ParityReport, Verdict
+from tests.support.inside import Inside
+from tests.support.trained import Policy, through_the_stages
+from tests.support.user_environments import write_initials
 
 SHARE = 0.25
 CONFIG = PolicyConfig(

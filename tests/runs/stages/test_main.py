@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from projects import copy_project, environment, run
 
 from loomrl.system.files import sums
+from tests.support.projects import copy_project, environment, run
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inside import Inside
-from trained import Policy, through_the_stages
-from user_environments import write_cue
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.environment.collecting.collector import run_episodes
@@ -31,6 +28,9 @@ from loomrl.storage.registry import Registry
 from loomrl.system.files import read_json, write_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport, ParityReport
+from tests.support.inside import Inside
+from tests.support.trained import Policy, through_the_stages
+from tests.support.user_environments import write_cue
 
 MEMORY = 16  # 8 numbers of the actor's and 8 of the critic's
 CONFIG = PolicyConfig(

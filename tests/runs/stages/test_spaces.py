@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from trained import Policy, through_the_stages
-from user_environments import write_panel
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_env
@@ -18,6 +16,8 @@ from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import EvaluationReport
+from tests.support.trained import Policy, through_the_stages
+from tests.support.user_environments import write_panel
 
 FRAMES = 2
 CONFIG = PolicyConfig(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import networks
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from loomrl.safety.certified import kernels
 from loomrl.safety.certified.graph import parse_network
 from loomrl.safety.certified.network import Affine, Layer, Network
 from loomrl.safety.certified.packed import pack
+from tests.support import networks
 
 KINDS = {"relu": kernels.RELU, "leaky_relu": kernels.LEAKY_RELU, "clip": kernels.CLIP, "tanh": kernels.TANH}
 KINDS["sigmoid"] = kernels.SIGMOID

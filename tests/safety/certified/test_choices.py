@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import networks
 import numpy as np
 import onnxruntime
 import pytest
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from loomrl.safety.certified.choices import possible_actions
 from loomrl.safety.certified.graph import parse_network
+from tests.support import networks
 
 
 def computed(graph: bytes, obs: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import networks
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from networks import model, tensor
 from onnx import helper
 
 from loomrl.algorithms.policies.onnx_graph import build_graph
@@ -18,6 +16,8 @@ from loomrl.algorithms.registry import get_algorithm, validate
 from loomrl.errors import ArtifactError
 from loomrl.safety.certified.graph import parse_network, read_network
 from loomrl.training.config import TrainingConfig
+from tests.support import networks
+from tests.support.networks import model, tensor
 
 RNG = np.random.default_rng(7)
 node = helper.make_node

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from networks import dense
 
 from loomrl.safety.certified import kernels
 from loomrl.safety.certified.graph import parse_network
@@ -13,6 +12,7 @@ from loomrl.safety.certified.monotone import MonotoneResponse, rises
 from loomrl.safety.certified.network import Affine, Layer, Network
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.search import SolverVerdict
+from tests.support.networks import dense
 
 
 def random_network(rng: np.random.Generator, kind: str) -> Network:

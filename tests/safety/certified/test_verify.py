@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networks
 import numpy as np
 import onnxruntime
 import pytest
@@ -20,6 +19,7 @@ from loomrl.safety.certified.graph import parse_network
 from loomrl.safety.certified.packed import pack
 from loomrl.safety.certified.search import PropertySearch, SolverVerdict
 from loomrl.safety.certified.verify import verify
+from tests.support import networks
 
 
 def test_a_counterexample_is_what_onnxruntime_says(tmp_path: Path) -> None:

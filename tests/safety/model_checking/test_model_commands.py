@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from prism_models import DIE, GAMBLER
-from trained import Policy
 from typer.testing import CliRunner, Result
 
 from loomrl.cli.main import app
 from loomrl.environment.finite.shield import Shield
 from loomrl.errors import ConfigError
+from tests.support.prism_models import DIE, GAMBLER
+from tests.support.trained import Policy
 
 
 def run(*arguments: str | Path) -> Result:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prism_models import DIE, GAMBLER
 
 from loomrl.environment.finite import linear
 from loomrl.environment.finite.model import Chain, States
@@ -15,6 +14,7 @@ from loomrl.environment.finite.prism.explore import build_model
 from loomrl.environment.finite.prism.syntax import read_program, read_property
 from loomrl.errors import ConfigError
 from loomrl.safety.model_checking.pctl import PropertyResult, check
+from tests.support.prism_models import DIE, GAMBLER
 
 Rows = list[list[Fraction]]
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from prism_models import EXAMPLES
 
 from loomrl.environment.finite.prism.explore import build_model
 from loomrl.environment.finite.prism.syntax import read_program, read_property, written_out
@@ -11,6 +10,7 @@ from loomrl.environment.finite.written import prism_text
 from loomrl.errors import ServiceError
 from loomrl.safety.model_checking.pctl import check
 from loomrl.safety.model_checking.storm import ask_all
+from tests.support.prism_models import EXAMPLES
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from trained import PROJECT
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.safety.probing.playing import Field, Lead, opposite
 from loomrl.safety.search.leads import draw_leads, neighbours
+from tests.support.trained import PROJECT
 
 
 class Weak:

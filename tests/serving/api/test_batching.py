@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from policies import OBSERVATIONS, discrete_folder, recurrent_folder
 
 from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.recomputation import LogRecomputation
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
+from tests.support.policies import OBSERVATIONS, discrete_folder, recurrent_folder
 
 ROWS = [[float(number) for number in row] for row in OBSERVATIONS]
 

@@ -9,9 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from champions import promoted
-from inside import Inside, wait_for
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.serving.client import Ask, PolicyClient
 from loomrl.serving.context import ServerSettings
@@ -20,6 +17,9 @@ from loomrl.serving.telemetry.metrics import ServerMetrics
 from loomrl.storage.audit.history import records
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, Registry
+from tests.support.champions import promoted
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 FILES = ("", *(f"/{name}.js" for name in ("page", "orders", "charts", "history", "server", "dom", "format")))
 FILES += ("/page.css", "/icon.svg")

@@ -6,10 +6,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from hot_connections import BODY, DECIDE, KEPT, LIVE, Clock, Story, on_a_connection, status_of
-from policies import discrete_folder
 
 from loomrl.system.http.tokens import add
+from tests.support.hot_connections import BODY, DECIDE, KEPT, LIVE, Clock, Story, on_a_connection, status_of
+from tests.support.policies import discrete_folder
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from policies import OBSERVATIONS
 
 from loomrl.serving.api.tensors import DATATYPES, read_tensor, split, write_tensor
 from loomrl.serving.decisions.requests import as_dtype
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.problems import Problem
+from tests.support.policies import OBSERVATIONS
 
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
 

@@ -14,9 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from inside import wait_for
 from pydantic import ValidationError
-from small_disk import small_disk
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
@@ -32,6 +30,8 @@ from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
+from tests.support.inside import wait_for
+from tests.support.small_disk import small_disk
 
 ADA = {"person": "Ada", "reason": "test"}
 PATIENCE = 60.0  # seconds

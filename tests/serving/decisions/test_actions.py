@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policies import continuous_folder, discrete_folder
 
 from loomrl.serving.decisions.actions import check_action
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.http.problems import Problem
+from tests.support.policies import continuous_folder, discrete_folder
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from inside import Inside, wait_for
-from policies import BALANCING, discrete_folder
 
 from loomrl.environment.finite.shield import Shield
 from loomrl.serving.policy.model import MANIFEST, UnloadedPolicy
@@ -18,6 +16,8 @@ from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.types import PolicyManifest
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import BALANCING, discrete_folder
 
 LEFT, RIGHT, UNKNOWN = [0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 1.0]
 INFER = "/v2/models/cartpole/infer"

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.decisions.authority import FALLBACK, OVERRIDE, DecisionSource
@@ -15,6 +14,7 @@ from loomrl.serving.decisions.requests import DecisionRequests
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import CHAMPION
 from loomrl.system.http.problems import Problem
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 
 @pytest.fixture(scope="module")

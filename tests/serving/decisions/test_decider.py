@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policies import BALANCING, OBSERVATIONS, discrete_folder, recurrent_folder
 
 from loomrl.environment.finite.shield import Shield
 from loomrl.serving.controls.controls import Controls
@@ -32,6 +31,7 @@ from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import CHAMPION
 from loomrl.system.files import read_json, sha256_file, write_json
 from loomrl.system.http.problems import Problem
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder, recurrent_folder
 
 BY: dict[str, Any] = {"person": "Ada", "reason": "test"}
 KNOWN, UNKNOWN = OBSERVATIONS.tolist(), [9.0, 9.0, 9.0, 9.0]

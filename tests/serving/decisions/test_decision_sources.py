@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from policies import BALANCING, discrete_folder
 
 from loomrl.serving.controls.orders import ActiveOrders
 from loomrl.serving.controls.overrides import Override
@@ -14,6 +13,7 @@ from loomrl.serving.policy.roles import Roles
 from loomrl.storage.audit.records import CHAMPION, SPLIT
 from loomrl.system.http.problems import Problem
 from loomrl.types import PolicyManifest
+from tests.support.policies import BALANCING, discrete_folder
 
 BY: dict[str, Any] = {"person": "Ada", "reason": "test"}
 SWITCH = KillSwitch(**BY)

@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 
 import pytest
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.serving.decisions.limits import RateLimiter, Shown
 from loomrl.serving.settings import ServerSettings
 from loomrl.serving.workers.shared_limits import SharedRateLimiter
 from loomrl.storage.audit.segments import newest_records
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 
 def test_a_burst_passes_then_the_rate_holds() -> None:

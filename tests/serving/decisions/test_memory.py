@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inside import Inside, wait_for
-from policies import OBSERVATIONS, discrete_folder
-from remembering import MEMORY, episode, played, recurrent_folder
 
 from loomrl.serving.decisions.memory import Memories
 from loomrl.serving.policy import roles
@@ -21,6 +18,9 @@ from loomrl.storage.audit.segments import segments
 from loomrl.system.files import read_json, write_json
 from loomrl.system.http.problems import Problem
 from loomrl.system.security.encryption import KEYS, new_entry
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.remembering import MEMORY, episode, played, recurrent_folder
 
 FIRST, SECOND, THIRD = episode(1), episode(2), episode(3)
 _PATIENCE = 150.0  # seconds: a shadow gets only what others leave

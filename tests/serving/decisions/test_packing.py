@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from inside import Inside
-from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.wrappers.flat import FlatBox
@@ -18,6 +16,8 @@ from loomrl.serving.policy.model import GRAPH, MANIFEST, ServedPolicy
 from loomrl.serving.settings import ServerSettings
 from loomrl.system.files import write_sums
 from loomrl.system.http.problems import Problem
+from tests.support.inside import Inside
+from tests.support.served import served
 
 ARM = spaces.Dict(
     joints=spaces.Box(-3.0, 3.0, (2, 2), np.float64),

@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from policies import OBSERVATIONS, continuous_folder
 
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.decisions.requests import DecisionRequests
@@ -18,6 +17,7 @@ from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.system.http.problems import Problem
 from loomrl.system.security.encryption import KEYS, new_entry
+from tests.support.policies import OBSERVATIONS, continuous_folder
 
 OBS = OBSERVATIONS[0].astype(np.float64).tolist()
 

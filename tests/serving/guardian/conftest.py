@@ -1,5 +1,5 @@
 """A PostgreSQL server, for what servers share."""
 
-from databases import postgresql_server, postgresql_url
+from tests.support.databases import postgresql_server, postgresql_url
 
 __all__ = ["postgresql_server", "postgresql_url"]

@@ -14,10 +14,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from champions import promoted
-from live import decide
-from policies import BALANCING, discrete_folder
-from projects import until
 from pydantic import TypeAdapter
 
 from loomrl.errors import ConfigError, ServiceError
@@ -47,6 +43,10 @@ from loomrl.storage.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.system.files import write_sums
 from loomrl.system.http.tokens import add
 from loomrl.types import PolicyManifest
+from tests.support.champions import promoted
+from tests.support.live import decide
+from tests.support.policies import BALANCING, discrete_folder
+from tests.support.projects import until
 
 EVIDENCE: TypeAdapter[VersionEvidence] = TypeAdapter(VersionEvidence)
 NEVER_RIGHT = {

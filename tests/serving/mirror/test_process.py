@@ -9,10 +9,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from faulty_policies import TRIGGER, Fault, faulty_folder
-from inside import wait_for
-from live import decide
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.serving.client import Ask, PolicyClient
 from loomrl.serving.mirror import process as shadow_process
@@ -26,6 +22,10 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import decisions
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.faulty_policies import TRIGGER, Fault, faulty_folder
+from tests.support.inside import wait_for
+from tests.support.live import decide
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 BAD = np.array([2 * TRIGGER, 0, 0, 0], dtype=np.float32)
 

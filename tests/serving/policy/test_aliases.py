@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from champions import make_champion, promoted, promotion, put_files
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused
 from loomrl.promotion import promote
@@ -24,6 +21,9 @@ from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, fi
 from loomrl.storage.registry.statements import ChampionStatement, RegisteredStatement, ServingStatement, state_serving
 from loomrl.storage.run_record import now
 from loomrl.system.home import home
+from tests.support.champions import make_champion, promoted, promotion, put_files
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 ALWAYS = {"exploration": {"kind": "epsilon", "epsilon": 1.0, "share": 0.99}}
 STATEMENT = ChampionStatement.TAG

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from policies import BALANCING, OBSERVATIONS, continuous_folder, discrete_folder
 from scipy import stats
-from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.finite.shield import Shield
@@ -21,6 +19,8 @@ from loomrl.serving.decisions.choosing import Choices, Substitute, choose
 from loomrl.serving.policy.exploration import kind_for, require_fit
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.system.files import read_json, write_json
+from tests.support.policies import BALANCING, OBSERVATIONS, continuous_folder, discrete_folder
+from tests.support.served import served
 
 OBS = np.array([[0.5, 0.2, 0.1, 0.1]], np.float32)
 DRAWS = 4_000

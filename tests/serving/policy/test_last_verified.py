@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from champions import make_champion
-from inside import Inside
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ServiceError
 from loomrl.serving.policy.last_verified import LastVerified, path_of
@@ -16,6 +13,9 @@ from loomrl.serving.policy.sources import RegistrySource
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.registry import CHAMPION, Registry
+from tests.support.champions import make_champion
+from tests.support.inside import Inside
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 from loomrl.errors import ArtifactError
 from loomrl.serving.policy.model import GRAPH, MANIFEST, NotFinite, ServedPolicy
 from loomrl.system.files import read_json, write_json
+from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
 
 def test_acts_as_the_manifest_says(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import weakref
 from pathlib import Path
 
 import pytest
-from inside import wait_for
-from policies import OBSERVATIONS, discrete_folder
 
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.serving.context import ServerContext
@@ -19,6 +17,8 @@ from loomrl.serving.policy.roles import RoleKeeper
 from loomrl.serving.policy.sources import FolderSource
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.registry import CHALLENGER, CHAMPION
+from tests.support.inside import wait_for
+from tests.support.policies import OBSERVATIONS, discrete_folder
 
 
 class SlowSource(FolderSource):

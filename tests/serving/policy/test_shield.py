@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policies import BALANCING, discrete_folder
 
 from loomrl.environment.finite.shield import Shield
 from loomrl.errors import LoomRLError
 from loomrl.serving.process import ServerProcess
 from loomrl.system.files import read_json, sha256_file, write_json
+from tests.support.policies import BALANCING, discrete_folder
 
 LEFT, RIGHT = [0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.5, 0.0]  # where the pole leans
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from inside import Inside, wait_for
-from policies import BALANCING, OBSERVATIONS, discrete_folder
 
 from loomrl.serving.guardian.monitor import Trigger
 from loomrl.serving.guardian.quarantine import Quarantined
@@ -18,6 +16,8 @@ from loomrl.serving.workers.address import WorkerAddress
 from loomrl.serving.workers.agreement import Agreement
 from loomrl.storage.audit.records import timestamp
 from loomrl.storage.registry import CHAMPION, PREVIOUS
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live import decide
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
@@ -21,6 +20,7 @@ from loomrl.storage.audit.verification import ChainReport
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.files import canonical_json
 from loomrl.system.security.signing import sign_envelope
+from tests.support.live import decide
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 

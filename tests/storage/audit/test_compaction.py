@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow.compute
 import pytest
-from live import decide, reward
 from pyarrow import parquet
 from typer.testing import CliRunner
 
@@ -20,6 +19,7 @@ from loomrl.storage.audit.records import decisions
 from loomrl.storage.audit.segments import lines, segments
 from loomrl.storage.audit.verification import Anchor, verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.live import decide, reward
 
 
 def several(log: AuditLog) -> list[str]:

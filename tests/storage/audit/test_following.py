@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-from live import decide
 
 from loomrl.storage.audit.following import ChainFollower
 from loomrl.storage.audit.log import AuditLog, segments
+from tests.support.live import decide
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live import decide
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
@@ -17,6 +16,7 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.segments import lines, segments
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.live import decide
 
 
 @pytest.fixture

@@ -9,10 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from champions import make_champion
-from inside import Inside, wait_for
-from policies import BALANCING, OBSERVATIONS, discrete_folder
-from steady_load import Load as SteadyLoad
 from typer.testing import CliRunner
 
 from loomrl.cli.orders import kill_app, override_app, plan_app
@@ -26,6 +22,10 @@ from loomrl.storage.audit.history import records
 from loomrl.storage.registry import Registry
 from loomrl.system.home import tracking_uri
 from loomrl.system.security.signing_keys import TRUSTED_VARIABLE
+from tests.support.champions import make_champion
+from tests.support.inside import Inside, wait_for
+from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
+from tests.support.steady_load import Load as SteadyLoad
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from live import play
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.promotion.comparison.window import read_window
@@ -21,6 +20,7 @@ from loomrl.storage.audit.sealing import Sealer, opened
 from loomrl.storage.audit.segments import checked_records, segments
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.security.encryption import KEYS, Keyring, new_entry
+from tests.support.live import play
 
 OLD, NEW = new_entry("old"), new_entry("new")
 OBSERVED = np.array([[0.1, -0.0, 3e38], [1.0, 2.0, -3.5]], np.float32)

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from live import decide
 
 from loomrl.storage.audit.following import ChainPosition, Tail
 from loomrl.storage.audit.log import AuditLog, segments
+from tests.support.live import decide
 
 pytestmark = pytest.mark.usefixtures("loomrl_home")
 

@@ -1,5 +1,5 @@
 """Every test of LoomDB runs on both kinds of databases."""
 
-from databases import database_url, postgresql_server, postgresql_url
+from tests.support.databases import database_url, postgresql_server, postgresql_url
 
 __all__ = ["database_url", "postgresql_server", "postgresql_url"]

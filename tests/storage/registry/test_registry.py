@@ -12,13 +12,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from policy_versions import graph, make_artifacts, register
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.storage import registry as tracking
 from loomrl.storage.registry import CHALLENGER, CHAMPION, PREVIOUS, PolicyVersion, Registry
 from loomrl.storage.registry.connection import mlflow_client
 from loomrl.system.files import sha256_file, verify_sums
+from tests.support.policy_versions import graph, make_artifacts, register
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from policy_versions import graph, register
 from typer.testing import CliRunner, Result
 
 from loomrl.cli import upkeep as commands
@@ -23,6 +22,7 @@ from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.storage.run_record import RunRecord, read_run, run_folder, write_run
 from loomrl.system.files import verify_sums
+from tests.support.policy_versions import graph, register
 
 
 def backup(folder: Path, *arguments: str) -> Result:

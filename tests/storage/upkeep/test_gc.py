@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import typer
 from filelock import FileLock
-from policy_versions import config, register
-from projects import git
 from typer.testing import CliRunner, Result
 
 from loomrl.cli import upkeep as commands
@@ -24,6 +22,8 @@ from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.storage.run_record import RunRecord, StageRecord, run_folder, write_run
+from tests.support.policy_versions import config, register
+from tests.support.projects import git
 
 OLD = time.time() - 30 * 86_400
 

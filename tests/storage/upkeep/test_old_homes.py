@@ -3,8 +3,6 @@
 from pathlib import Path
 
 import pytest
-from old_homes import COMMITS, unpack
-from policy_versions import register, shadow_report
 from typer.testing import CliRunner
 
 from loomrl.cli.promotion import app
@@ -23,6 +21,8 @@ from loomrl.storage.registry import CHAMPION, PREVIOUS, Registry
 from loomrl.storage.registry.files import DIGEST, SUMS_DIGEST, export_digest, local_source
 from loomrl.storage.run_record import list_runs
 from loomrl.system.files import sha256_file, write_sums
+from tests.support.old_homes import COMMITS, unpack
+from tests.support.policy_versions import register, shadow_report
 
 SIGN = "`loomrl policy sign cartpole@1 --by NAME --reason TEXT`"
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import schemathesis
-from inside import Inside
-from policies import continuous_folder, discrete_folder
 
 from loomrl.serving.context import ServerSettings
 from loomrl.system.http.tokens import ROLES, add
+from tests.support.inside import Inside
+from tests.support.policies import continuous_folder, discrete_folder
 
 DEFECT = "500"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planted import PLANTED, PLANTED_FILE
 
 from loomrl.system.security import secret_files
 from loomrl.system.security.secret_files import suspects, suspicious_lines
+from tests.support.planted import PLANTED, PLANTED_FILE
 
 ROOT = Path(__file__).resolve().parents[3]
 PRIVATE_KEY = b"PRIVATE KEY-----"

@@ -15,7 +15,6 @@ import pytest
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from unreliable_env import Mishaps
-from walks import given, settings, walk
 
 import loomrl.training.distributed.cluster
 from loomrl.algorithms.peers import ALONE
@@ -29,6 +28,7 @@ from loomrl.training.distributed.learners.learner import DistributedLearner, lea
 from loomrl.training.distributed.learners.process_group import interface_with
 from loomrl.training.distributed.ray_train import Trainer
 from loomrl.training.train import train_policy
+from tests.support.walks import given, settings, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray warns of its own
 

@@ -7,13 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import learners
 import numpy as np
 import pytest
 import torch
-from learners import World
 from safetensors.numpy import load_file
-from walks import given, settings, walk
 
 from loomrl.algorithms.peers import ALONE
 from loomrl.errors import ConfigError, EnvironmentFault
@@ -27,6 +24,9 @@ from loomrl.training.distributed.learners.learner_jobs import check_shares
 from loomrl.training.job import TrainingJob
 from loomrl.training.train import train_policy
 from loomrl.training.trainer import PPOConfig, PPOTrainer
+from tests.support import learners
+from tests.support.learners import World
+from tests.support.walks import given, settings, walk
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray warns of its own
 

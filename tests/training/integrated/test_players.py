@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from language_policies import log_probs_of
 from torch.nn.utils import parameters_to_vector
 
 from loomrl.gym.domains import get_domain
@@ -10,6 +9,7 @@ from loomrl.language.policies.policy import LanguagePolicy
 from loomrl.language.policies.sampling import MASKED
 from loomrl.training.integrated.dialogue import Exercise, TaskAttempt
 from loomrl.training.integrated.players import Compression, Player, PlayerShare, Weights, pack, unpack
+from tests.support.language_policies import log_probs_of
 
 
 def fresh(seed: int = 0) -> LanguagePolicy:

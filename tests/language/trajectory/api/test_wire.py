@@ -6,7 +6,8 @@ import random
 
 import httpx
 import pytest
-from atropos import environment, group, registration
+
+from tests.support.atropos import environment, group, registration
 
 KEYS = {
     "tokens", "masks", "scores", "advantages", "ref_logprobs", "messages", "generation_params", "inference_logprobs",

@@ -3,11 +3,11 @@
 import random
 
 import pytest
-from atropos import ask_reference
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loomrl.language.trajectory.state.packing import TrajectoryGroup, find_subset, form_batches
+from tests.support.atropos import ask_reference
 
 _REFERENCE = """
 import json, sys

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from policies import discrete_folder
 
 from loomrl.serving.policy.model import ServedPolicy
+from tests.support.policies import discrete_folder
 
 Served = Callable[[np.ndarray, str], ServedPolicy]
 

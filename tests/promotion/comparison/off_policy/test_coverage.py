@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_logs import CHALLENGER, CHAMPION, MOVES_ON, STAYS, Bandit, Chain, greedy, softmax
 
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.report import OffPolicyReport, estimate
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, MOVES_ON, STAYS, Bandit, Chain, greedy, softmax
 
 NUM_LOGS = 100
 BOUNDED = {"importance sampling", "self-normalised", "doubly robust"}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_logs import MOVES_ON, STAYS, Chain, episode, greedy, softmax
 
 from loomrl.promotion.comparison.off_policy import estimators
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.log import read_logged
 from loomrl.promotion.comparison.off_policy.ratios import importance_ratios
 from loomrl.promotion.comparison.window import WindowEpisode
+from tests.support.simulated_logs import MOVES_ON, STAYS, Chain, episode, greedy, softmax
 
 WORLD = Chain()
 Step = tuple[list[float], int, float, float]

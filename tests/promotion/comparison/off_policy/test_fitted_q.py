@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_logs import MOVES_ON, STAYS, Chain, episode, greedy
 
 from loomrl.promotion.comparison.off_policy import fitted_q
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.log import LoggedEpisodes, read_logged
+from tests.support.simulated_logs import MOVES_ON, STAYS, Chain, episode, greedy
 
 
 def chain_log(number: int) -> LoggedEpisodes:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from live import decide, reward
-from simulated_logs import episode
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.log import CannotEstimate, read_logged, reward_range
 from loomrl.promotion.comparison.window import read_window
 from loomrl.storage.audit.log import AuditLog
+from tests.support.live import decide, reward
+from tests.support.simulated_logs import episode
 
 STEP = ([0.1, 0.2, 0.3, 0.4], 1, 0.5, 2.0)
 CERTAIN = ([0.1, 0.2, 0.3, 0.4], 1, 1.0, 2.0)

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policies import continuous_folder
-from simulated_logs import CHALLENGER, CHAMPION, Bandit, episode, greedy
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.report import Estimate, OffPolicyReport, estimate
 from loomrl.serving.policy.exploration import explore
 from loomrl.serving.policy.model import ServedPolicy
+from tests.support.policies import continuous_folder
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, episode, greedy
 
 
 def by_name(report: OffPolicyReport) -> dict[str, Estimate]:

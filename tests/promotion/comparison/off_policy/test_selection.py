@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_logs import CHALLENGER, CHAMPION, MOVES_ON, STAYS, Bandit, Chain, episode, greedy
 
 from loomrl.errors import ConfigError
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.report import estimate
 from loomrl.promotion.comparison.off_policy.weights import contradicts_one
 from loomrl.promotion.comparison.window import WindowEpisode
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, MOVES_ON, STAYS, Bandit, Chain, episode, greedy
 
 KNOWN = {"reward_range": (-0.5, 1.0), "max_steps": 3, "min_effective_sample_size": 10.0}
 

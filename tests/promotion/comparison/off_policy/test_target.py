@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from policies import continuous_folder
-from served import served
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.finite.shield import Shield
@@ -17,6 +15,8 @@ from loomrl.promotion.comparison.off_policy import target
 from loomrl.promotion.comparison.off_policy.log import CannotEstimate
 from loomrl.serving.policy.exploration import explore
 from loomrl.serving.policy.model import ServedPolicy
+from tests.support.policies import continuous_folder
+from tests.support.served import served
 
 OBSERVATION = Box(-1.0, 1.0, (2,), np.float32)
 CHOICES = [Discrete(3, start=2), MultiDiscrete([2, 3], start=[5, 0]), MultiBinary(2)]

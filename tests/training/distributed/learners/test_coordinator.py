@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from learners import left_by as part
 
 from loomrl.errors import EnvironmentFault
 from loomrl.training.distributed.learners.coordinator import Coordinator
 from loomrl.training.distributed.learners.joint_checkpoints import joined, num_learners
+from tests.support.learners import left_by as part
 
 
 def test_a_checkpoint_is_one_when_all_have_left_their_part() -> None:

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import learners
 import numpy as np
 import pytest
-from learners import JoinedOrders, World, own_vector
 
 from loomrl.algorithms.peers import Moments
 from loomrl.training.distributed.learners.compression import BLOCK
+from tests.support import learners
+from tests.support.learners import JoinedOrders, World, own_vector
 
 SIZES = [2, 4]
 METHODS: dict[str, dict[str, Any]] = {

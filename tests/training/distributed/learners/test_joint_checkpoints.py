@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from learners import left_by
 
 from loomrl.training.distributed.learners.joint_checkpoints import divided, joined, num_learners, part_of
+from tests.support.learners import left_by
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
