@@ -41,10 +41,10 @@ hypothesis.settings.load_profile("gate")
 # Their tests cost most, stand alone, and most of them copy the finished project.
 SPREAD = ("flows", "docs", "faults", "examples")
 ONE_SCOPE = (
-    "test_servers.py",
+    "flows/test_servers.py",
     "test_thermostat_plugin.py",
     "faults/test_orders.py",
-)  # files with a fixture of their own
+)  # with a fixture of their own
 LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
@@ -87,19 +87,19 @@ def room_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who makes the finished project begins, then come the rooms that do not wait for it, then all others.
+    """Who makes the finished project begins, beside the files that are one scope, then come the rooms, then the rest.
 
-    Of those the long ones come first, so that no worker is left with one of them at the end.
+    What takes minutes comes first each time, so that no worker is left with it at the end.
     """
 
     def turn(item: pytest.Item) -> int:
         if item.name == MAKES_THE_PROJECT:
             return 0
         if room_of(item.nodeid) not in SPREAD:
+            return 2
+        if str(item.path).endswith(ONE_SCOPE):
             return 1
-        if item.path.name in ONE_SCOPE:
-            return 2 + ONE_SCOPE.index(item.path.name)
-        return 4 if any(name in item.nodeid for name in LONG) else 5
+        return 3 if any(name in item.nodeid for name in LONG) else 4
 
     items.sort(key=turn)
 
