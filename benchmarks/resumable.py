@@ -76,17 +76,25 @@ class Store:
 
 
 def _digest(path: Path) -> str:
-    return sha256(code_of(path.read_text()).encode()) if path.suffix == ".py" else sha256_file(path)
+    return sha256(canonical_json(syntax_of(path))) if path.suffix == ".py" else sha256_file(path)
 
 
-def code_of(text: str) -> str:
-    """The syntax tree of a Python module as text, without its docstrings.
+def syntax_of(path: Path) -> Any:
+    """The syntax tree of a Python file, without its docstrings, as JSON that is the same in every Python version.
 
     Raises:
         SyntaxError: when it is none.
     """
-    tree = ast.parse(text)
+    tree = ast.parse(path.read_bytes(), str(path))
     for node in ast.walk(tree):
         if isinstance(node, _WITH_DOCSTRINGS) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
-    return ast.dump(tree)
+    return _plain(tree)
+
+
+def _plain(node: Any) -> Any:
+    """What is absent or empty is left out: later versions of Python have more such fields."""
+    if isinstance(node, ast.AST):
+        fields = {name: _plain(value) for name, value in ast.iter_fields(node) if value is not None and value != []}
+        return {type(node).__name__: fields}
+    return [_plain(one) for one in node] if isinstance(node, list) else repr(node)

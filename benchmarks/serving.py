@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.support.served import servers
 
 from loomrl.system.files import write_json
+from served import servers
 from served.load import Served, measure, request
 from served.policies import NAME, OBSERVATIONS, write_policy
 

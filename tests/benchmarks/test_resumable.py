@@ -33,3 +33,33 @@ def test_results_of_keys_that_are_no_more_go(tmp_path: Path) -> None:
     store.made("b", ["one.py"], lambda: {"x": [1]})
     store.keep(["b"])
     assert Store(store.path, tmp_path).values() == {"b": {"x": [1]}}
+
+
+CODE = """
+class One:
+    {}
+
+    def number(self):
+        {}
+        return {}
+
+    async def later(self):
+        {}
+"""
+
+
+def test_docstrings_of_all_kinds_do_not_count_and_other_texts_do(tmp_path: Path) -> None:
+    def digest(*parts: str) -> str:
+        (tmp_path / "one.py").write_text(CODE.format(*parts))
+        return Store(tmp_path / "results.json", tmp_path).digest(["one.py"])
+
+    first = digest('"a"', '"b"', '"c"', '"d"')
+    assert digest('"x"', '"""y"""', '"c"', '"z"') == first
+    assert digest('"a"', '"b"', '"other"', '"d"') != first
+    assert digest('"a"', '"b"', "None", '"d"') != first
+
+
+def test_the_digest_of_code_is_the_same_in_every_python(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text("def f(a, *, b=1):\n    return [a, b, {}, None]\n")
+    found = Store(tmp_path / "results.json", tmp_path).digest(["one.py"])
+    assert found == "08a2f5144e200647cc7a3a073ec4eabd3b8e6b961340f1a7678794981e7d6d84"

@@ -20,6 +20,7 @@ def run(script: str, home: Path) -> list[str]:
         done = subprocess.run(command, cwd=home, env=settings, capture_output=True, text=True, check=False)
         if RAY_WAS_TOO_SLOW not in done.stderr:
             break
+        print(f"Ray was too slow to start: {done.stderr}")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -13,8 +13,8 @@ from tests.support.projects import until
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 # Chromium keeps pages from reaching this machine's servers; other browsers do not, and a server must not rely on it.
 UNPROTECTED = "--disable-features=LocalNetworkAccessChecks"
-# Milliseconds that a page may take to load. One that is closed while it comes is never closed, and waited for for ever.
-PATIENCE = 600_000
+# Which a page may take to load. One that is closed while it comes is never closed, and waited for for ever.
+PATIENCE_MILLISECONDS = 600_000
 EVIL = "evil.example"  # this machine, by a name that an attacker has bound to its address
 
 # Each way in which a page may send something, and what came of it. What matters is what the server has done.
@@ -115,7 +115,7 @@ def attack(context: BrowserContext, origin: str, url: str, body: str = "{}", met
 
     until(is_over, f"answers to {origin}", lambda: [request.url for request in pending])
     for one in set(context.pages) - set(opened_before):
-        one.wait_for_load_state(timeout=PATIENCE)
+        one.wait_for_load_state(timeout=PATIENCE_MILLISECONDS)
         one.close()
     return seen
 

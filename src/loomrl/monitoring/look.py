@@ -20,7 +20,7 @@ from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
-from loomrl.system.home import home
+from loomrl.system.locks import lock_file
 from loomrl.system.schema import Document
 from loomrl.types import Claim, EvaluationReport, Interval, Verdict
 
@@ -70,9 +70,7 @@ def looking(config: PolicyConfig) -> Iterator[Look]:
         ArtifactError: when the audit log or the champion's files are not what they were.
         ServiceError: when LoomDB or the registry cannot be reached, or fails.
     """
-    folder = home() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"monitoring-{config.name}.lock"):
+    with FileLock(lock_file(f"monitoring-{config.name}")):
         look = _look(config)
         yield look
         with LoomDB.open() as db:

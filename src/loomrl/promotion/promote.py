@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError, GateRefused, LoomRLError, ServiceError
@@ -34,6 +33,7 @@ from loomrl.storage.registry.statements import (
 from loomrl.storage.run_record import new_run_id, now
 from loomrl.system.files import write_atomic
 from loomrl.system.home import inside
+from loomrl.system.locks import hold_lock
 from loomrl.system.schema import Document
 from loomrl.types import PromotionDecision
 
@@ -68,20 +68,17 @@ def exclusive(policy: str, timeout: float = 60.0) -> Iterator[None]:
     """
     path = inside(f"policy-{policy}.lock")
     holder = path.with_suffix(".holder")
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=timeout)
-    except Timeout as error:
+
+    def refused() -> ServiceError:
         process = holder.read_text() if holder.is_file() else "unknown"
-        raise ServiceError(
+        return ServiceError(
             f"{policy}: process {process} on this machine has been moving its aliases for more than {timeout:.0f} s "
             f"(it holds {path}); wait for it, or end that process: its move is finished by the next command"
-        ) from error
-    try:
+        )
+
+    with hold_lock(path, timeout, refused):
         write_atomic(holder, str(os.getpid()).encode())
         yield
-    finally:
-        lock.release()
 
 
 def champion_of(registry: Registry, policy: str) -> PolicyVersion | None:

@@ -1,37 +1,45 @@
-"""Locks of files that processes of this machine hold."""
+"""Locks of files, between the processes of this machine and the threads of each."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from loomrl.errors import ServiceError
+from loomrl.errors import LoomRLError, ServiceError
 from loomrl.system.home import inside
 
 
 @contextmanager
-def held(path: Path, timeout_seconds: float) -> Iterator[None]:
-    """Hold the lock of a lock file, which is made where it is not there, while the block lasts.
+def hold_lock(path: Path, timeout_seconds: float, refused: Callable[[], LoomRLError] | None = None) -> Iterator[None]:
+    """Hold the lock of a lock file, which is made where it is not there, while the block lasts. Only one thread of one
+    process has it.
+
+    `refused` makes the error for who has waited in vain; by default it is a `ServiceError` that names the file.
 
     Raises:
-        ServiceError: when another process holds it for longer than so many seconds.
+        ServiceError: when somebody else holds it for longer than so many seconds, or what `refused` makes.
     """
     lock = FileLock(path, timeout=timeout_seconds)
     try:
         lock.acquire()
     except Timeout as error:
-        raise ServiceError(
-            f"another process holds {path} for more than {timeout_seconds:g} s; wait for its end, or end it if it hangs"
-        ) from error
+        raise (refused() if refused is not None else _refused(path, timeout_seconds)) from error
     try:
         yield
     finally:
         lock.release()
 
 
+def _refused(path: Path, timeout_seconds: float) -> ServiceError:
+    return ServiceError(
+        f"another process, or thread, holds {path} for more than {timeout_seconds:g} s; wait for its end, or end it if "
+        "it hangs"
+    )
+
+
 def lock_file(name: str) -> Path:
-    """The lock file of that name between the processes of this home, in a folder that is made.
+    """The lock file of that name of this home; its folder is made.
 
     Raises:
         ConfigError: for what is no name, such as `../x`.
@@ -42,7 +50,7 @@ def lock_file(name: str) -> Path:
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process holds the lock of a lock file now; False where there is no such file."""
+    """Whether somebody holds the lock of a lock file now; False where there is no such file."""
     if not path.exists():
         return False
     try:

@@ -198,8 +198,8 @@ def test_it_survives_a_file_and_a_damaged_file_is_named(tmp_path: Path) -> None:
         Shield.load(tmp_path / "damaged")
 
 
-@pytest.mark.parametrize("action", [-1, 9])
-def test_an_action_of_no_choice_is_not_taken_for_another(action: int) -> None:
+@pytest.mark.parametrize("action", [-1, 9, -0.5, 0.5])
+def test_an_action_of_no_choice_is_not_taken_for_another(action: float) -> None:
     env, modelled, unsafe = ring()
     state, _ = env.reset(seed=0)
     with pytest.raises(IndexError):

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from loomrl.language.trajectory.process import HubProcess
 from tests.support.atropos import environment, group
-from tests.support.foreign_page import EVIL, PATIENCE, attack, basic, browser
+from tests.support.foreign_page import EVIL, PATIENCE_MILLISECONDS, attack, basic, browser
 from tests.support.projects import free_ports
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:60.0) Gecko/20100101 Firefox/60.0"
@@ -172,12 +172,14 @@ def test_a_real_browser_changes_nothing_for_an_address_that_is_pasted_or_a_link(
         before = everything(hub)
         for path in ("/reset_data", "/batch"):
             page = context.new_page()
-            answer = page.goto(f"{hub.base_url}{path}")  # as typed: `Sec-Fetch-Site: none`
+            answer = page.goto(
+                f"{hub.base_url}{path}", timeout=PATIENCE_MILLISECONDS
+            )  # as typed: `Sec-Fetch-Site: none`
             assert answer is not None
             assert (answer.status, "browsers may not ask" in answer.text()) == (403, True)
             assert answer.request.all_headers().get("sec-fetch-site") == "none"
-            page.goto(f"{hub.base_url}/dashboard")
-            with page.expect_navigation(url=f"**{path}", timeout=PATIENCE) as linked:
+            page.goto(f"{hub.base_url}/dashboard", timeout=PATIENCE_MILLISECONDS)
+            with page.expect_navigation(url=f"**{path}", timeout=PATIENCE_MILLISECONDS) as linked:
                 page.evaluate("path => { location.href = path }", path)
             assert linked.value is not None
             assert linked.value.status == 403

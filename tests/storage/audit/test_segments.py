@@ -11,6 +11,7 @@ from loomrl.errors import ArtifactError
 from loomrl.storage.audit import history
 from loomrl.storage.audit import segments as module
 from loomrl.storage.audit.compaction import compact
+from loomrl.storage.audit.following import ChainFollower
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import last_record, lines, lines_backwards, newest_records, segments, segments_after
@@ -77,7 +78,17 @@ def test_a_segment_in_both_forms_counts_once(tmp_path: Path) -> None:
     assert [path.name for path in segments(tmp_path)] == ["000001.jsonl", "000002.parquet", "000003.jsonl"]
 
 
-@pytest.mark.parametrize("damage", [b'{"kind":"decision", torn}\n', b'{"kind":"decision"}\n', b"[]\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"kind":"decision", torn}\n',
+        b'{"kind":"decision"}\n',
+        b'{"kind":"decision","sequence":true}\n',
+        b'{"kind":"decisions","sequence":9}\n',
+        b'{"sequence":9}\n',
+        b"[]\n",
+    ],
+)
 def test_readers_name_a_line_that_is_no_record(loomrl_home: Path, damage: bytes) -> None:
     log = AuditLog("cartpole")
     log.append([record("decision", decision_id=None)])
@@ -89,11 +100,15 @@ def test_readers_name_a_line_that_is_no_record(loomrl_home: Path, damage: bytes)
     place = re.escape(told.format(1 + len([first, *others])))
     with pytest.raises(ArtifactError, match=place):
         list(history.records("cartpole"))
-    if damage.startswith(b"{"):  # else it is no decision's line
+    if damage.startswith(b'{"kind":"decision'):
         with pytest.raises(ArtifactError, match=place):
             history.count_decisions("cartpole")
         with pytest.raises(ArtifactError, match=place):
             history.read_lines(log.folder, -1, 10, ["decision"])
+    if b'"decisions"' in damage:
+        return  # it is a record, whose parts are missing
+    with pytest.raises(ArtifactError, match=r"000001\.jsonl is damaged"):
+        ChainFollower(log.folder, -1).read()
     path.write_bytes(b"".join([damage, *others]))
     with pytest.raises(ArtifactError, match=re.escape(told.format(1))):
         segments_after(log.folder, 0)

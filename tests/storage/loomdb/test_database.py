@@ -83,10 +83,13 @@ def test_rows_that_were_changed_by_hand_are_named(database: LoomDB, database_url
     taken = take_snapshot(EnvironmentConfig(id="CartPole-v1", fingerprint_episodes=1), tmp_path, tmp_path / "snapshot")
     database.record_snapshot(taken)
     database.append_audit_anchor(anchor)
-    database.register_environment(record(), b"source")
+    for version in ("1", "2"):
+        database.register_environment(record(version), b"source")
     engine = create_engine(database_url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE environments SET kwargs = '3'"))
+        connection.execute(text("UPDATE environments SET kwargs = '3' WHERE version = '1'"))
+        if engine.dialect.name == "sqlite":  # the others hold no such text
+            connection.execute(text("UPDATE environments SET kwargs = '{' WHERE version = '2'"))
         connection.execute(text("UPDATE snapshots SET document = '{}'"))
         connection.execute(text("UPDATE audit_anchors SET payload = '{}'"))
     engine.dispose()
@@ -94,9 +97,14 @@ def test_rows_that_were_changed_by_hand_are_named(database: LoomDB, database_url
         database.get_snapshot(taken.digest)
     with pytest.raises(DamagedRow, match="is no AuditChain, it was changed"):
         database.audit_chains()
-    for read in (database.find_environment, lambda name: database.register_environment(record(name=name), b"source")):
-        with pytest.raises(DamagedRow, match="is no EnvironmentRecord, it was changed"):
-            read("pendulum")
+    for version in ("1", "2") if engine.dialect.name == "sqlite" else ("1",):
+        for read in (
+            lambda version=version: database.find_environment("pendulum", version),
+            lambda version=version: database.register_environment(record(version), b"source"),
+            lambda version=version: database.unregister_environment("pendulum", version),
+        ):
+            with pytest.raises(DamagedRow, match="is no EnvironmentRecord, it was changed"):
+                read()
 
 
 def test_a_pool_without_a_free_connection_is_said(database: LoomDB, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +112,7 @@ def test_a_pool_without_a_free_connection_is_said(database: LoomDB, monkeypatch:
     monkeypatch.setattr(pool, "_timeout", 0.1)
     taken = [pool.connect() for _ in range(pool.size() + pool._max_overflow)]
     try:
-        with pytest.raises(ServiceError, match="LoomDB at .* failed: QueuePool limit"):
+        with pytest.raises(ServiceError, match="no connection came free .*QueuePool limit.* fewer threads"):
             database.list_environments()
     finally:
         for one in taken:

@@ -76,8 +76,8 @@ class Shield:
             IndexError: for an action that the model does not have.
         """
         chosen = np.asarray(actions, np.int64)
-        if (chosen < 0).any():
-            raise IndexError(f"action {chosen.min()} is none of the model's, which are numbered from 0 on")
+        if (chosen < 0).any() or (chosen != actions).any():
+            raise IndexError(f"actions {actions} are not all of the model's, which are whole numbers from 0 on")
         return self.rows(obs)[np.arange(len(chosen)), chosen]
 
     @property

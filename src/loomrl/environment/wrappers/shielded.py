@@ -40,6 +40,7 @@ class Shielded(gymnasium.Wrapper[Any, Any, Any, Any]):
 
         Raises:
             EnvironmentFault: when what was observed is no state of the model.
+            IndexError: for an action that the model does not have.
         """
         try:
             taken = self.shield.correct(np.asarray(self._obs)[None], np.asarray(action).reshape(1))[0]

@@ -10,12 +10,11 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from loomrl.environment.snapshots.snapshot import load_snapshot
 from loomrl.environment.snapshots.store import store_snapshot
@@ -24,7 +23,7 @@ from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.runs.tuning.config import SearchConfig, TuningConfig
 from loomrl.system.files import canonical_json, private_database, sha256
 from loomrl.system.home import home, inside
-from loomrl.system.locks import lock_file
+from loomrl.system.locks import hold_lock, lock_file
 from loomrl.system.schema import Document
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Json
@@ -214,14 +213,6 @@ def _distribution(search: SearchConfig) -> "optuna.distributions.BaseDistributio
     return FloatDistribution(search.low, search.high, log=search.log)
 
 
-@contextmanager
-def _alone(policy: str) -> Iterator[None]:
-    lock = FileLock(lock_file(f"tuning-{policy}"), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ConfigError(f"{policy} is being tuned by another process; wait for it, or end it: both resume") from error
-    try:
-        yield
-    finally:
-        lock.release()
+def _alone(policy: str) -> AbstractContextManager[None]:
+    told = f"{policy} is being tuned by another process; wait for it, or end it: both resume"
+    return hold_lock(lock_file(f"tuning-{policy}"), 0, lambda: ConfigError(told))

@@ -6,10 +6,8 @@ Hashes are not checked here: `loomrl audit verify` does that.
 import os
 from pathlib import Path
 
-import orjson
-
 from loomrl.storage.audit.sealing import opened
-from loomrl.storage.audit.segments import PLAIN, segments_after
+from loomrl.storage.audit.segments import PLAIN, parse_record, segments_after
 from loomrl.system.schema import Document
 from loomrl.types import Json
 
@@ -62,6 +60,9 @@ class GrowingLines:
             os.close(self._handle)
             self._handle = -1
 
+    def _parsed(self, line: bytes) -> Json:
+        return parse_record(line, self._folder / f"{self.segment}{PLAIN}")
+
     def _later(self) -> list[Path]:
         """Segments behind the one that is read; compacted ones are long behind all who follow."""
         names = (
@@ -87,7 +88,7 @@ class GrowingLines:
 
 class ChainFollower(GrowingLines):
     """The records of one chain above the sequence `after`, as they come. Hashes are not checked, and what is sealed
-    stays sealed. A line that is no JSON raises `ValueError`."""
+    stays sealed. A line that is no record raises `ArtifactError`."""
 
     def __init__(self, folder: Path, after: int) -> None:
         begun = segments_after(folder, after)[:1]
@@ -98,15 +99,15 @@ class ChainFollower(GrowingLines):
         """The next records of any kind, about 64 KiB of them, which count as read; empty when there are no more yet.
 
         Raises:
-            ValueError: when a line is no JSON; the lines read with it are passed over.
+            ArtifactError: when a line is no record; the lines read with it are passed over.
         """
-        return [orjson.loads(line) for line in self.read_lines()]
+        return [self._parsed(line) for line in self.read_lines()]
 
     def _pass_over(self, sequence: int) -> None:
         """Go on to the first record above a sequence."""
         while lines := self.read_lines():
             for number, line in enumerate(lines):
-                if orjson.loads(line)["sequence"] > sequence:
+                if self._parsed(line)["sequence"] > sequence:
                     self.offset -= sum(map(len, lines[number:]))
                     return
 
@@ -130,12 +131,12 @@ class Tail(GrowingLines):
             is opened where its key is here, and else stays sealed.
 
         Raises:
-            ArtifactError: when what is sealed was changed; the records read with it are passed over.
-            ValueError: when a line is no JSON; likewise.
+            ArtifactError: when what is sealed was changed, or a line is no record; the records read with it are passed
+                over.
             ConfigError: when the configured keys cannot be read.
         """
         marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in kinds)
         while lines := self.read_lines():
-            if found := [opened(orjson.loads(line)) for line in lines if line.startswith(marks)]:
+            if found := [opened(self._parsed(line)) for line in lines if line.startswith(marks)]:
                 return found
         return []

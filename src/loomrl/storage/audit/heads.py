@@ -4,12 +4,10 @@ import logging
 from itertools import chain
 from pathlib import Path
 
-import orjson
-
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.storage.audit.anchors import AnchorStatement, read_statements, state
 from loomrl.storage.audit.log import ChainHead
-from loomrl.storage.audit.segments import complete_lines, lines_backwards, segments, waiting_records
+from loomrl.storage.audit.segments import complete_lines, lines_backwards, parse_record, segments, waiting_records
 from loomrl.storage.audit.verification import Anchor
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.home import inside
@@ -92,15 +90,15 @@ def _first_record(folder: Path) -> tuple[str, Json] | None:
     """The segment and the record that a chain begins with."""
     for path in segments(folder):
         for line in complete_lines(path):
-            return path.stem, orjson.loads(line)
+            return path.stem, parse_record(line, path, 1)
     return None
 
 
 def _require_part_of(folder: Path, head: ChainHead) -> None:
     """Refuse to go on from a log that does not hold the record that LoomDB knows."""
     waiting = [record for _, record in reversed(waiting_records(folder))]
-    logged = (line for path in reversed(segments(folder)) for line in lines_backwards(path))
-    for record in chain(waiting, map(orjson.loads, logged)):
+    logged = (parse_record(line, path) for path in reversed(segments(folder)) for line in lines_backwards(path))
+    for record in chain(waiting, logged):
         if record["sequence"] <= head.sequence:
             if (record["sequence"], record["hash"]) == (head.sequence, head.digest):
                 return

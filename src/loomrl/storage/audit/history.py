@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from loomrl.errors import ConfigError
 from loomrl.storage.audit.columns import count_of
 from loomrl.storage.audit.log import audit_folder
 from loomrl.storage.audit.records import DECISION, DECISIONS, SEVERAL, expand, record_of
-from loomrl.storage.audit.segments import complete_lines, parsed, segments, segments_after, waiting_records
+from loomrl.storage.audit.segments import (
+    complete_lines,
+    damaged,
+    parse_record,
+    segments,
+    segments_after,
+    waiting_records,
+)
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home
 
@@ -39,8 +47,12 @@ def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> li
     marks = tuple(b'{"kind":"%b"' % kind.encode() for kind in named)
     found: list[bytes] = []
     for line, path, number in _lines_of(segments_after(folder, after)):
-        if line.startswith(marks) and (entry := parsed(line, path, number))["sequence"] > after:
-            found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
+        if not line.startswith(marks):
+            continue
+        entry = parse_record(line, path, number)
+        if entry["sequence"] > after:
+            with _damage_named(path, number):
+                found += [orjson.dumps(one) + b"\n" for one in expand(entry)]
             if len(found) >= limit:
                 break
     return found
@@ -60,9 +72,11 @@ def records(policy: str | None = None) -> Iterator[dict[str, Any]]:
         last = -1
         for path in segments(folder):
             for number, line in enumerate(complete_lines(path), start=1):
-                found = parsed(line, path, number)
+                found = parse_record(line, path, number)
                 last = found["sequence"]
-                yield from expand(found)
+                with _damage_named(path, number):
+                    several = list(expand(found))
+                yield from several
         for _, found in waiting_records(folder):
             if found["sequence"] > last:
                 yield from expand(found)
@@ -75,12 +89,26 @@ def count_decisions(policy: str | None = None) -> int:
         ArtifactError: when a line of a decision is damaged, or a compacted segment cannot be read.
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
-    return sum(count_of(parsed(*place)) for place in _lines(policy) if place[0].startswith(DECISION_MARKS))
+    count = 0
+    for line, path, number in _lines(policy):
+        if line.startswith(DECISION_MARKS):
+            with _damage_named(path, number):
+                count += count_of(parse_record(line, path, number))
+    return count
 
 
 def _lines(policy: str | None = None) -> Iterator[tuple[bytes, Path, int]]:
     """All whole lines of all chains, each with its file and its number there."""
     return _lines_of(path for folder in chains(policy) for path in segments(folder))
+
+
+@contextmanager
+def _damage_named(path: Path, number: int) -> Iterator[None]:
+    """What a record of several lacks in the block is damage of that line."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, number) from error
 
 
 def _lines_of(paths: Iterable[Path]) -> Iterator[tuple[bytes, Path, int]]:
@@ -98,7 +126,8 @@ def find_decision(decision_id: str) -> dict[str, Any] | None:
     mark = b'"decision_id":' + orjson.dumps(record_of(decision_id))
     for line, path, number in _lines():
         if mark in line and line.startswith(DECISION_MARKS):
-            found = {entry["decision_id"]: entry for entry in expand(parsed(line, path, number))}
+            with _damage_named(path, number):
+                found = {entry["decision_id"]: entry for entry in expand(parse_record(line, path, number))}
             return found.get(decision_id)
     return None
 

@@ -108,22 +108,27 @@ def first_sequence(path: Path) -> int | None:
         ArtifactError: when that line is no record, or a compacted segment cannot be read.
     """
     line = next(complete_lines(path), None)
-    return None if line is None else int(parsed(line, path, 1)["sequence"])
+    return None if line is None else int(parse_record(line, path, 1)["sequence"])
 
 
-def parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """The record in a line, the `number`-th of a file, from 1 on. Its hash is not checked.
+def parse_record(line: bytes, path: Path, number: int | None = None) -> dict[str, Any]:
+    """The record in a line of a file, the `number`-th from 1 on where that is known. Its hash is not checked.
 
     Raises:
-        ArtifactError: when it is no JSON object with a sequence.
+        ArtifactError: when it is no JSON object with a kind and a sequence.
     """
     try:
         found: Any = orjson.loads(line)
     except orjson.JSONDecodeError:
         found = None
-    if not isinstance(found, dict) or not isinstance(found.get("sequence"), int):
-        raise ArtifactError(f"{path}:{number} is damaged; see `loomrl audit verify`")
+    if not isinstance(found, dict) or type(found.get("sequence")) is not int or type(found.get("kind")) is not str:
+        raise damaged(path, number)
     return found
+
+
+def damaged(path: Path, number: int | None = None) -> ArtifactError:
+    """The error for a line that is no record."""
+    return ArtifactError(f"{path}{'' if number is None else f':{number}'} is damaged; see `loomrl audit verify`")
 
 
 def segments_after(folder: Path, sequence: int) -> list[Path]:

@@ -51,6 +51,7 @@ from loomrl.system.schema import Document
 from loomrl.types import EnvironmentSnapshot
 
 Record = TypeVar("Record", bound=Document)
+RowOf = TypeVar("RowOf", bound=Base)
 
 
 class DamagedRow(ServiceError):
@@ -115,16 +116,17 @@ class LoomDB:
 
         Raises:
             ConfigError: when this version is registered with other content, which stays.
+            DamagedRow: when what is registered was changed by hand.
         """
         try:
             with self._writing() as session:
-                existing = session.get(EnvironmentRow, (record.name, record.version))
+                existing = _got(session, EnvironmentRow, (record.name, record.version), EnvironmentRecord)
                 if existing is None:
                     newest = session.scalar(select(func.max(EnvironmentRow.sequence))) or 0
                     fields = {**record.model_dump(), "sequence": newest + 1, "source": source}
                     session.add(EnvironmentRow(**fields))
                     return record
-                found = _record(EnvironmentRecord, existing)
+                _, found = existing
         except IntegrityError:
             return self.register_environment(record, source)  # another process was faster: compare with its row
         _refuse_other_content(record, found)
@@ -135,10 +137,11 @@ class LoomDB:
 
         Raises:
             ConfigError: when it is not registered, or snapshots of it are on record.
+            DamagedRow: when what is registered was changed by hand.
         """
         with self._writing() as session:
-            row = session.get(EnvironmentRow, (name, version))
-            if row is None:
+            registered = _got(session, EnvironmentRow, (name, version), EnvironmentRecord)
+            if registered is None:
                 raise ConfigError(f"environment {name!r} version {version!r} is not registered; see `loomrl env list`")
             taken = select(SnapshotRow.digest).where(SnapshotRow.name == name, SnapshotRow.version == version)
             if digests := session.scalars(taken.order_by(SnapshotRow.created)).all():
@@ -146,7 +149,7 @@ class LoomDB:
                     f"environment {name!r} version {version!r} stays registered: {len(digests)} snapshots were taken "
                     f"of it (first: {digests[0][:12]}), and policies may be made from them; register another version"
                 )
-            found = _record(EnvironmentRecord, row)
+            row, found = registered
             session.delete(row)
             return found
 
@@ -253,11 +256,12 @@ class LoomDB:
         if not person.strip():
             raise ConfigError("a decision needs the name of the person who takes it")
         with self._writing() as session:
-            row = session.get(ApprovalRow, run_id, with_for_update=True)
-            if row is None:
+            asked = _got(session, ApprovalRow, run_id, Approval, with_for_update=True)
+            if asked is None:
                 waiting = select(ApprovalRow.run_id).where(ApprovalRow.approved.is_(None))
                 known = ", ".join(session.scalars(waiting)) or "none"
                 raise ConfigError(f"run {run_id!r} does not wait for approval; waiting: {known}")
+            row, _ = asked
             if row.approved is not None:
                 word = "approved" if row.approved else "rejected"
                 raise ConfigError(f"run {run_id!r} was {word} by {row.person} already; a decision is final")
@@ -327,11 +331,11 @@ class LoomDB:
                 newest = select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
                 revision = (session.scalar(newest) or 0) + 1
                 number = self._server_number(session, policy, server)
-                former = session.get(MonitorEvidenceRow, key)
+                former = _got(session, MonitorEvidenceRow, key, MonitorEvidence)
                 fields = {
                     "number": number,
                     "revision": revision,
-                    "document": dict(document(revision, {} if former is None else former.document)),
+                    "document": dict(document(revision, {} if former is None else former[1].document)),
                     "created": now(),
                 }
                 row = session.merge(MonitorEvidenceRow(**key, **fields))
@@ -384,7 +388,8 @@ class LoomDB:
             try:
                 with self._writing() as session:
                     newest = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
-                    last = session.scalars(newest).first()
+                    with _undamaged(AuditAnchor):
+                        last = session.scalars(newest).first()
                     anchor = build(1, "0" * 64) if last is None else build(last.number + 1, last.digest)
                     session.add(AuditAnchorRow(**anchor.model_dump()))
                 return anchor
@@ -469,7 +474,12 @@ class LoomDB:
                 yield session
         except IntegrityError:
             raise
-        except (DBAPIError, PoolTimeout) as error:
+        except PoolTimeout as error:
+            raise ServiceError(
+                f"LoomDB at {self._engine.url.render_as_string()}: no connection came free ({error}); fewer threads of "
+                "this process may ask at once"
+            ) from error
+        except DBAPIError as error:
             raise unreachable(self._engine, error) from error
 
     def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
@@ -503,9 +513,17 @@ def _undamaged(kind: type) -> Iterator[None]:
         raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
 
 
-def _record(kind: type[Record], row: Base) -> Record:
+def _got(
+    session: Session, rows: type[RowOf], key: Any, kind: type[Record], **options: Any
+) -> tuple[RowOf, Record] | None:
+    """The row of a key and the record in it; None where there is none."""
     with _undamaged(kind):
-        return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
+        row = session.get(rows, key, **options)
+        return None if row is None else (row, _record(kind, row))
+
+
+def _record(kind: type[Record], row: Base) -> Record:
+    return kind.model_validate({name: getattr(row, name) for name in kind.model_fields if hasattr(row, name)})
 
 
 def _chain_of(head: AuditHead) -> AuditChain:

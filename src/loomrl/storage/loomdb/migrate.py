@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from loomrl.errors import ServiceError
 from loomrl.storage.loomdb.models import HEAD
-from loomrl.system.locks import held
+from loomrl.system.locks import hold_lock
 
 _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
 
@@ -80,7 +80,7 @@ def _exclusively(engine: Engine) -> Iterator[Connection]:
                 connection.commit()
         return
     if engine.dialect.name == "sqlite" and engine.url.database not in (None, "", ":memory:"):
-        with held(Path(f"{engine.url.database}.migrate.lock"), 120), engine.connect() as connection:
+        with hold_lock(Path(f"{engine.url.database}.migrate.lock"), 120), engine.connect() as connection:
             yield connection
         return
     with engine.connect() as connection:

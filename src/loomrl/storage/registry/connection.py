@@ -10,7 +10,7 @@ from typing import Any
 from loomrl.errors import LoomRLError, ServiceError
 from loomrl.storage.registry.mlflow_database import ensure_tables
 from loomrl.system.home import home
-from loomrl.system.locks import held
+from loomrl.system.locks import hold_lock
 from loomrl.system.security.credentials import credentials_path, set_mlflow_login
 
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the latter is what a missing alias raises
@@ -39,7 +39,7 @@ def _client(uri: str) -> Any:
         from mlflow import MlflowClient
 
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
-        with held(home() / "mlflow.lock", 120):  # two first runs at once would both make the tables
+        with hold_lock(home() / "mlflow.lock", 120):  # two first runs at once would both make the tables
             ensure_tables(uri)
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)

@@ -29,7 +29,7 @@ from loomrl.storage.registry.runs import RUN_ID, find_run, finish_run, log_artif
 from loomrl.storage.registry.statements import RegisteredStatement, if_valid, state_registered
 from loomrl.system.files import SUMS, sha256_file
 from loomrl.system.home import tracking_uri
-from loomrl.system.locks import held, lock_file
+from loomrl.system.locks import hold_lock, lock_file
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 WILL_BE_STATED = "loomrl.will_be_stated"  # from before its number is known, which the statement names
@@ -61,7 +61,7 @@ class Registry:
                 minutes. A version that MLflow made without the signed statement is passed over by the next call.
         """
         digest = export_digest(folder)
-        with held(lock_file(f"register-{policy}"), 600):  # one at a time on this machine
+        with hold_lock(lock_file(f"register-{policy}"), 600):  # one at a time on this machine
             existing = [
                 version for version in self.versions(policy) if version.digest == digest and not _is_torn(version)
             ]

@@ -14,12 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from loomrl.storage.audit.anchors import read_statements, state
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.records import SEVERAL
-from loomrl.storage.audit.segments import lines, segments
+from loomrl.storage.audit.segments import lines, parse_record, segments
 from loomrl.storage.audit.verification import Anchor, verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import Registry
@@ -66,7 +64,7 @@ def _unreferenced(
     path: Path, policy: str, registry: Registry, audit_days: int | None
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The first and the last record of a segment nothing refers to; None where something does."""
-    records = [orjson.loads(line) for line in lines(path)]
+    records = [parse_record(line, path, number) for number, line in enumerate(lines(path), 1)]
     decided = (entry.get("shared", entry) for entry in records if entry["kind"] in (*SEVERAL, *SEVERAL.values()))
     deciding = {str(entry["version"]) for entry in decided if entry.get("version")}
     kept = {version.version for version in registry.versions(policy)}

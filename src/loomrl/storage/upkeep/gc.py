@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.storage.registry import Registry
 from loomrl.storage.run_record import is_alive, list_runs, run_folder
@@ -19,7 +17,7 @@ from loomrl.storage.upkeep.audit import AUDIT_SEGMENT, audit_garbage
 from loomrl.storage.upkeep.dvc_cache import cache_garbage
 from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home
-from loomrl.system.locks import is_held
+from loomrl.system.locks import hold_lock, is_held
 
 _FINISHED = ("promoted", "unchanged", "refused", "failed", "crashed")
 _KEPT_RUNS = 3  # the newest runs of a policy keep everything
@@ -33,14 +31,12 @@ def quiet_project() -> Iterator[None]:
         ConfigError: when one does.
         ArtifactError: when a run's record cannot be read.
     """
-    try:
-        with FileLock(home() / "project.lock", timeout=0):
-            busy = [record.run_id for record in list_runs() if record.state == "running"]
-            if alive := [run_id for run_id in busy if is_alive(run_id)]:
-                raise ConfigError(f"run {alive[0]} is going on; free space when it has ended")
-            yield
-    except Timeout as error:
-        raise ConfigError("a life cycle is running in this project; free space when it has ended") from error
+    told = "a life cycle is running in this project; free space when it has ended"
+    with hold_lock(home() / "project.lock", 0, lambda: ConfigError(told)):
+        busy = [record.run_id for record in list_runs() if record.state == "running"]
+        if alive := [run_id for run_id in busy if is_alive(run_id)]:
+            raise ConfigError(f"run {alive[0]} is going on; free space when it has ended")
+        yield
 
 
 def find_garbage(days: int = 7, audit_days: int | None = None) -> list[Garbage]:

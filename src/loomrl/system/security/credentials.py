@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import write_atomic
 from loomrl.system.home import home
-from loomrl.system.locks import held
+from loomrl.system.locks import hold_lock
 
 USER = "loomrl"
 PREFECT_URL, PREFECT_LOGIN = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"  # the latter is USER:PASSWORD
@@ -52,7 +52,7 @@ def create_credentials(prefect_url: str, mlflow_url: str) -> Path:
     """
     path = credentials_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with held(path.with_suffix(".lock"), 60):
+    with hold_lock(path.with_suffix(".lock"), 60):
         found = read_credentials()
         is_complete = all(found.get(name) for name in _GENERATED)
         logins = {name: found[name] for name in _GENERATED} if is_complete else generate()

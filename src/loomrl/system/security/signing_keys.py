@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import sha256, sync_folder, write_atomic
 from loomrl.system.home import home
-from loomrl.system.locks import held
+from loomrl.system.locks import hold_lock
 
 PUBLIC_SUFFIX = ".pub.pem"
 TRUSTED_VARIABLE = "LOOMRL_TRUSTED_KEYS"  # a folder that may be read-only, such as one that Kubernetes mounts
@@ -98,7 +98,7 @@ def private_path(kind: KeyKind) -> Path:
     if configured := os.environ.get(kind.variable):
         return Path(configured).expanduser()
     path = keys_folder() / kind.file
-    with held(path.with_suffix(".lock"), 60):
+    with hold_lock(path.with_suffix(".lock"), 60):
         if not path.exists():
             _create_private(path, kind.generate())
     return path
