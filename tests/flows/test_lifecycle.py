@@ -151,11 +151,9 @@ def test_dvc_repro_elsewhere_with_an_empty_cache_gives_the_same_lock(finished_pr
     assert len(mine) == 6  # the list of the code, and five stages
 
 
-@pytest.mark.long
-def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
-    finished_project: Path, tmp_path: Path, shared_prefect: str
-) -> None:
-    project = copy_project(tmp_path / "project")
+def killed_in_training(folder: Path) -> Path:
+    """A project whose first life cycle was killed when training had saved something."""
+    project = copy_project(folder / "project")
     config = project / "configs" / "cartpole.yaml"  # every checkpoint is saved; the policy does not depend on it
     config.write_text(config.read_text().replace("  seed: 1\n", "  seed: 1\n  checkpoint_interval_seconds: 0\n"))
 
@@ -170,14 +168,33 @@ def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
     assert flow.communicate()[0] is not None
     until(lambda: not training_processes(project), "the stage's end")
     assert not (project / "artifacts" / "cartpole" / "training" / "SHA256SUMS").exists()
+    return project
 
+
+def check_crashed(record: dict[str, Any], prefect: str) -> None:
+    """It is so in its own record and in Prefect's."""
+    assert record["state"] == "crashed"
+    with prefect_api(prefect) as api:
+        flow_run = api.get(f"/flow_runs/{record['prefect_flow_run_id']}").json()
+    assert flow_run["state"]["type"] == "CRASHED"
+
+
+def test_a_killed_life_cycle_is_on_record_as_crashed(tmp_path: Path, shared_prefect: str) -> None:
+    project = killed_in_training(tmp_path)
+    run(project, "python", "-c", "from tasks.closing import mark_crashed_runs; mark_crashed_runs()")  # as the next does
+    (crashed,) = records(project)
+    check_crashed(crashed, shared_prefect)
+
+
+@pytest.mark.long
+def test_killed_in_training_the_same_command_resumes_to_the_same_policy(
+    finished_project: Path, tmp_path: Path, shared_prefect: str
+) -> None:
+    project = killed_in_training(tmp_path)
     run(project, *CARTPOLE)
     assert policy_digest(project) == policy_digest(finished_project)
     crashed, finished = records(project)
-    assert crashed["state"] == "crashed"
-    with prefect_api(shared_prefect) as api:
-        flow_run = api.get(f"/flow_runs/{crashed['prefect_flow_run_id']}").json()
-    assert flow_run["state"]["type"] == "CRASHED"
+    check_crashed(crashed, shared_prefect)
     assert finished["state"] == "promoted"
     assert finished["stages"][1]["status"] == "ran"
 
