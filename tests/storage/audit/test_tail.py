@@ -30,10 +30,12 @@ def test_each_record_is_read_once_over_segments_and_restarts() -> None:
 
 def test_a_line_that_is_being_written_waits(tmp_path: Path) -> None:
     path = tmp_path / "000001.jsonl"
-    line = b'{"kind":"decision","decision_id":"long","observation":"' + b"x" * 3 * 2**20 + b'"}\n'
+    line = b'{"kind":"decision","sequence":2,"decision_id":"long","observation":"' + b"x" * 3 * 2**20 + b'"}\n'
     tail = Tail(tmp_path, ChainPosition())
     assert ids(tail) == []
-    path.write_bytes(b'{"kind":"open"}\n{"kind":"decision","decision_id":"first"}\n' + line[:-1])
+    path.write_bytes(
+        b'{"kind":"open","sequence":0}\n{"kind":"decision","sequence":1,"decision_id":"first"}\n' + line[:-1]
+    )
     assert ids(tail) == ["first"]
     with path.open("ab") as file:
         file.write(b"\n")
