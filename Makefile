@@ -17,8 +17,8 @@ help:  ## list the targets
 
 setup: $(VENV)/installed  ## install everything into .venv, exactly as pinned
 
-# uv installs what pip would, but for what pyproject.toml leaves out, in a third of the time. It does not read pip's settings, so they are handed over; where it is
-# not to be had or cannot install, pip does.
+# uv installs what pip would, but for what pyproject.toml leaves out, in a third of the time. It does not read pip's
+# settings, so they are handed over; where it is not to be had or cannot install, pip does.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt uv && \

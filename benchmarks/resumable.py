@@ -28,6 +28,7 @@ class Store:
         self._inputs: dict[str, dict[str, str]] = kept.get("inputs", {})
         self._results: dict[str, dict[str, Any]] = kept.get("results", {})
         self._digests: dict[tuple[str, ...], str] = {}
+        self._of_files: dict[Path, str] = {}  # many results share most of their sources
 
     def made(self, key: str, sources: Sequence[str], make: Callable[[], Any]) -> Any:
         """The result of this key: the kept one while all sources are what they were, else what `make` returns."""
@@ -59,10 +60,15 @@ class Store:
         """Of what these files, and the Python files in these folders, say; read once in the life of this object."""
         names = tuple(sources)
         if names not in self._digests:
-            files = {str(path.relative_to(self.root)): _digest(path) for path in self._files(names)}
+            files = {str(path.relative_to(self.root)): self._of_file(path) for path in self._files(names)}
             self._digests[names] = sha256(canonical_json(files))
             self._inputs[self._digests[names]] = files
         return self._digests[names]
+
+    def _of_file(self, path: Path) -> str:
+        if path not in self._of_files:
+            self._of_files[path] = _digest(path)
+        return self._of_files[path]
 
     def _files(self, names: Iterable[str]) -> Iterator[Path]:
         for name in names:

@@ -14,9 +14,9 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # `make run` is what the finished project did, `make test` is what runs now, and it began with `make setup`.
 # Pages of a minute and more: they start servers and life cycles of their own.
-LONG = ("serving.md", "gym.md", "safety.md", "comparing.md", "operations.md", "trajectory-api.md", "scaling.md") + (
-    "promotion.md",
-    "environments.md",
+LONG = (
+    *("serving.md", "gym.md", "safety.md", "comparing.md", "operations.md", "trajectory-api.md", "scaling.md"),
+    *("promotion.md", "environments.md"),
 )
 RUN_ALREADY = re.compile(r"^make (run|test|long|setup|bench|mutations|calibration)\b.*$", re.MULTILINE)
 

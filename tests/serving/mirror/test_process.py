@@ -130,7 +130,7 @@ def test_a_killed_process_is_replaced(loomrl_home: Path, tmp_path: Path, champio
         ask(client, "meanwhile", OBSERVATIONS)
         wait_for(lambda: client.status()["shadow"]["pid"] not in (None, former) and settled(client))
         state = client.status()["shadow"]
-    assert state["num_restarts"] >= 1  # more where the machine was so busy that it did not begin in time
+    assert state["num_restarts"] == 1
     assert state["refused"] == []
     assert len(mirrors()) == 2 * len(OBSERVATIONS)
 

@@ -1,4 +1,4 @@
-"""Bounds cover, for every estimator that has one: 100 simulated logs with known truth (`make calibration`: 300)."""
+"""Bounds cover: over 300 simulated logs with known truth, for every estimator that has one."""
 
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.report import OffPolicyReport, estimate
 from tests.support.simulated_logs import CHALLENGER, CHAMPION, MOVES_ON, STAYS, Bandit, Chain, greedy, softmax
 
-NUM_LOGS = 100
+NUM_LOGS = 300
 BOUNDED = {"importance sampling", "self-normalised", "doubly robust"}
 
 
