@@ -5,7 +5,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from subprocess import Popen
+from typing import Any, BinaryIO
 
 import hypothesis
 import pytest
@@ -14,8 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from benchmarks.resumable import Store
 from loomrl.runs.stages.__main__ import ONE_THREAD
+from loomrl.system.http.process import ServiceProcess
 from loomrl.system.processors import num_processors
 from tests.support.planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
+from tests.support.preforked import Preforked
 from tests.support.projects import SHARED, copy_project, prefect_server, run
 from tests.support.template_home import ready_home, template_home
 
@@ -45,6 +48,8 @@ ONE_SCOPE = (
     "test_thermostat_plugin.py",
     "faults/test_orders.py",
 )  # with a fixture of their own
+# Rooms of which each takes a worker minutes.
+HEAVY = ("serving", "safety", "training", "promotion", "deploy", "training/distributed", "language/trajectory")
 LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
@@ -86,20 +91,40 @@ def room_of(nodeid: str) -> str:
     return "/".join(path[1:-1][:2]) or path[-1]
 
 
+def mark_long_cases(items: list[pytest.Item]) -> None:
+    """Mark the cases that `long_but` does not name; a name that no case has is an error."""
+    cases: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("long_but"):
+            cases.setdefault(item.nodeid.partition("[")[0], {})[item.nodeid.partition("[")[2][:-1]] = item
+    for name, found in cases.items():
+        (kept,) = (mark.args for mark in next(iter(found.values())).iter_markers("long_but"))
+        if len(found) > 1 and (unknown := set(kept) - set(found)):
+            raise pytest.UsageError(
+                f"{name}: long_but names {sorted(unknown)}, which are no cases; there are {[*found]}"
+            )
+        for case in set(found) - set(kept):
+            found[case].add_marker("long")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Who makes the finished project begins, beside the files that are one scope, then come the rooms, then the rest.
+    """Mark the cases that are long, and order all.
+
+    Who makes the finished project begins, beside the files that are one scope, then come the rooms, then the rest.
 
     What takes minutes comes first each time, so that no worker is left with it at the end.
     """
+    mark_long_cases(items)
 
     def turn(item: pytest.Item) -> int:
         if item.name == MAKES_THE_PROJECT:
             return 0
-        if room_of(item.nodeid) not in SPREAD:
-            return 2
+        if (room := room_of(item.nodeid)) not in SPREAD:
+            return 2 if room in HEAVY else 3
         if str(item.path).endswith(ONE_SCOPE):
             return 1
-        return 3 if any(name in item.nodeid for name in LONG) else 4
+        return 4 if any(name in item.nodeid for name in LONG) else 5
 
     items.sort(key=turn)
 
@@ -134,6 +159,18 @@ def pytest_xdist_auto_num_workers() -> int | None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Rooms:
     return Rooms(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preforked() -> Iterator[None]:
+    """Servers of tests are copies of one process that has imported what they need."""
+    with pytest.MonkeyPatch.context() as patch, Preforked() as copies:
+
+        def launch(service: ServiceProcess, arguments: list[str], log: BinaryIO) -> "Popen[bytes]":
+            return copies.launch(service, arguments, log)
+
+        patch.setattr(ServiceProcess, "_launch", launch)
+        yield
 
 
 @pytest.fixture

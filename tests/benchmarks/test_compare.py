@@ -109,6 +109,7 @@ def test_overhead_is_all_that_is_not_collecting_updating_or_validating(
     assert "| **8.0 %** (7.0 % to 9.0 %) |" in render.table(document)
 
 
+@pytest.mark.long
 def test_the_clocks_of_a_stage_are_on_what_it_does(tmp_path: Path) -> None:
     run = {
         "algorithm": "ppo",

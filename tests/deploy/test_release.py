@@ -87,6 +87,7 @@ def test_neither_tests_nor_what_was_not_committed_is_in_the_source_archive(proje
     assert not any(PLANTED.encode() in content for content in contents)
 
 
+@pytest.mark.long
 def test_the_same_commit_gives_the_same_bytes_elsewhere(project: Path, tmp_path: Path) -> None:
     git(project, "clone", "--quiet", str(project), str(tmp_path / "clone"))
     (tmp_path / "clone" / ".venv").symlink_to((project / ".venv").resolve(), target_is_directory=True)

@@ -52,6 +52,7 @@ def test_report_says_what_the_episodes_say(policy: Policy) -> None:
     assert len(set(read_table(policy.evaluation / TRAJECTORIES)["episode"].to_pylist())) == 5
 
 
+@pytest.mark.long
 def test_another_process_writes_equal_bytes_whatever_the_number_of_environments(policy: Policy, tmp_path: Path) -> None:
     config = EvaluationConfig(num_episodes=12, trajectory_episodes=4)
     evaluate_policy(config, policy.environment, policy.training, tmp_path / "first")

@@ -85,6 +85,7 @@ def plugins(project: Path, stage: str) -> list[dict[str, str]]:
     return packages
 
 
+@pytest.mark.long
 def test_it_holds_to_the_conformance_suite(installed: tuple[Path, str]) -> None:
     project, python_path = installed
     pytest_command = (sys.executable, "-m", "pytest", "-q", "-k", "reinforce", "tests/algorithms/test_conformance.py")

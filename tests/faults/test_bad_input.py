@@ -80,6 +80,7 @@ def test_an_unknown_key_and_a_wrong_type_name_the_file_and_the_key(project: Path
     assert records(project) == []
 
 
+@pytest.mark.long
 def test_an_unknown_algorithm_or_parameter_is_refused_before_anything_runs(project: Path) -> None:
     output = run(project, *CARTPOLE, "--set", "training.algorithm=ppoo", expect=2)
     assert "ppoo" in output
@@ -96,6 +97,7 @@ def test_an_unknown_environment_names_near_ones(project: Path) -> None:
     assert "CartPole-v1" in output
 
 
+@pytest.mark.long
 def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
     step = "return np.full(2, np.nan, np.float32), 0.0, False, False, {}"
     output = run(project, *add_policy(project, "broken", ENVIRONMENT.format(step=step)), expect=3)
@@ -104,6 +106,7 @@ def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
     assert records(project)[-1]["state"] == "failed"
 
 
+@pytest.mark.long
 def test_a_reward_that_becomes_nan_in_training_stops_it_and_keeps_the_checkpoints(project: Path) -> None:
     # Of training's 4,096 steps the 1,501st is bad, after the first checkpoint.
     step = "Env.steps += self.training; return self.observe(), np.nan if Env.steps > 1500 else 1.0, False, False, {}"
@@ -115,6 +118,7 @@ def test_a_reward_that_becomes_nan_in_training_stops_it_and_keeps_the_checkpoint
     assert list((project / ".loomrl" / "checkpoints").glob("*/step-*")), "the checkpoint before the fault is kept"
 
 
+@pytest.mark.long
 def test_data_the_environment_does_not_declare_makes_the_data_gate_stop_the_run(project: Path) -> None:
     # Observations wander out of the declared space, but only in evaluation's seeds: training never sees it.
     step = "return self.observe() * (3 if self.far else 1), 1.0, False, False, {}"
@@ -176,6 +180,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
     assert records(project)[-1]["stages"][1]["status"] == "ran"
 
 
+@pytest.mark.long
 def test_a_tampered_snapshot_or_policy_is_noticed_and_made_again(finished: Path) -> None:
     archive = finished / "artifacts" / "cartpole" / "environment" / "source.tar"
     graph = finished / "artifacts" / "cartpole" / "export" / "policy.onnx"
@@ -189,6 +194,7 @@ def test_a_tampered_snapshot_or_policy_is_noticed_and_made_again(finished: Path)
     assert records(finished)[-1]["state"] == "unchanged"
 
 
+@pytest.mark.long
 def test_a_tampered_version_in_the_registry_is_never_served(finished: Path, tmp_path: Path) -> None:
     (graph,) = (finished / ".loomrl" / "mlartifacts").rglob("policy.onnx")
     shutil.rmtree(finished / ".loomrl" / "versions", ignore_errors=True)  # copies fetched before the tampering

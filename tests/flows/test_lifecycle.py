@@ -107,6 +107,7 @@ def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_els
 
 
 @pytest.mark.usefixtures("shared_prefect")
+@pytest.mark.long
 def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path) -> None:
     run(project, *CARTPOLE, "--set", "training.seed=2")
     challenger = records(project)[-1]
@@ -230,6 +231,7 @@ def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environmen
     assert snapshot["digest"] in lineage
 
 
+@pytest.mark.long
 def test_evidence_travels_through_a_dvc_remote(finished_project: Path, tmp_path: Path) -> None:
     sender = copy_state(finished_project, tmp_path / "sender")
     run(sender, "dvc", "remote", "add", "--default", "--local", "storage", str(tmp_path / "storage"))

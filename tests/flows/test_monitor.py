@@ -56,6 +56,7 @@ def test_a_degraded_champion_triggers_its_retraining_once(
     assert (artifact["type"], "limits.pole_stays_up" in artifact["data"]) == ("table", True)
 
 
+@pytest.mark.long
 def test_a_challenger_is_compared_with_the_champion(
     finished_project: Path, tmp_path: Path, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_coarse_cells_leave_it_open_and_that_blocks(careful: Policy, tmp_path: P
     assert case.decision.blocking == ["abstraction"]
 
 
+@pytest.mark.long
 def test_the_graph_that_ships_is_asked_too(careful: Policy, tmp_path: Path) -> None:
     graph = tmp_path / "policy.onnx"
     graph.write_bytes(build_graph(load_policy(careful.training), 17))

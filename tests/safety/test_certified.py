@@ -67,6 +67,7 @@ def test_the_graph_that_ships_is_asked_too(good: Policy) -> None:
     assert verdicts["certified.only_pushes_right"] is Verdict.REFUTED
 
 
+@pytest.mark.long
 def test_a_budget_that_is_too_small_leaves_it_open_and_blocks(good: Policy, tmp_path: Path) -> None:
     wider = {**UPRIGHT, "observation[2]": [0.0, 0.2], "observation[3]": [0.2, 1.5]}
     prop = {"name": "takes_some_boxes", "region": wider, "never": [0]}

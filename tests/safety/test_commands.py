@@ -105,6 +105,7 @@ def test_the_replay_command_of_a_case_works_as_it_stands(case: Path) -> None:
     assert "observation[0] is" in done.stdout
 
 
+@pytest.mark.long
 def test_replay_of_noise(barely_trained: Policy, tmp_path: Path) -> None:
     checks = {"disturbed_return": {"noise": 3.0, "num_episodes": 12, "max_return_drop": 0.01}}
     examine(barely_trained, tmp_path, SAFETY.model_copy(update={"num_episodes": 12, "checks": checks}))

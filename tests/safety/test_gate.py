@@ -97,6 +97,7 @@ def test_a_barely_trained_policy_is_refuted_with_its_bound(barely_trained: Polic
     assert cart.counterexample.replay_command == "loomrl safety replay . statistical_limits.cart_stays_on_track"
 
 
+@pytest.mark.long
 def test_another_process_writes_equal_bytes_whatever_the_number_of_environments(
     barely_trained: Policy, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path, relative: di
     assert "declare safety.constraints" in case.decision.reason
 
 
+@pytest.mark.long
 def test_too_few_episodes_leave_it_undecided_and_say_how_many_more(good: Policy, tmp_path: Path) -> None:
     config = SAFETY.model_copy(update={"checks": {"disturbed_return": {"enabled": False}}})
     case = examine(good, tmp_path / "few", config.model_copy(update={"num_episodes": 30}))
@@ -212,6 +214,7 @@ def test_too_few_episodes_leave_it_undecided_and_say_how_many_more(good: Policy,
     assert enough.decision.passed, enough.decision.reason
 
 
+@pytest.mark.long
 def test_as_many_episodes_as_it_takes_are_the_same_in_any_number_of_environments(good: Policy, tmp_path: Path) -> None:
     checks = {"statistical_limits": {"max_episodes": 600}, "disturbed_return": {"enabled": False}}
     config = SAFETY.model_copy(update={"num_episodes": 30, "checks": checks})

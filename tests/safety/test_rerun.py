@@ -66,6 +66,7 @@ def test_an_honest_case_comes_out_identical(case: Path, config: Path) -> None:
     assert all(claim["identical"] and claim["verdict"] == claim["again"] for claim in claims)
 
 
+@pytest.mark.long
 def test_as_many_episodes_as_it_took_come_out_identical_and_replay(case: Path, config: Path) -> None:
     policy = Policy(case.parent)
     limits = [limit.model_copy(update={"max_probability": 0.15}) for limit in CONSTRAINTS]
@@ -116,6 +117,7 @@ def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("part", ["measured", "evidence", "changed evidence", "tools"])
+@pytest.mark.long_but("measured-False", "evidence-False", "changed evidence-True", "tools-True")
 def test_numbers_and_evidence_that_were_made_up_are_named(
     case: Path, config: Path, part: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +142,7 @@ def test_numbers_and_evidence_that_were_made_up_are_named(
         assert part.removeprefix("changed ") in str(call(case, config).exception)
 
 
+@pytest.mark.long
 def test_last_digits_may_differ_on_another_processor(case: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = read_json(case / "case.json")
     (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]

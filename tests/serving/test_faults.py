@@ -103,6 +103,7 @@ def test_requests_in_flight_are_answered_on_sigterm(loomrl_home: Path, tmp_path:
     assert set(load.decision_ids) <= on_record
 
 
+@pytest.mark.long
 def test_a_full_disk_stops_decisions_and_says_so(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "policy")
     with ServerProcess("cartpole", champion_folder=folder, anchor_seconds=1e6) as server, server.client() as client:
@@ -121,6 +122,7 @@ def test_a_full_disk_stops_decisions_and_says_so(loomrl_home: Path, tmp_path: Pa
     assert verify_chain(loomrl_home / "audit" / "cartpole" / "server-0").intact
 
 
+@pytest.mark.long
 def test_an_override_survives_a_restart(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "policy")
     with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
@@ -142,6 +144,7 @@ def test_an_override_survives_a_restart(loomrl_home: Path, tmp_path: Path) -> No
         assert refused.value.status == 503
 
 
+@pytest.mark.long
 def test_a_pinned_version_that_cannot_be_loaded_decides_nothing(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "policy")
     with ServerProcess("cartpole", champion_folder=folder) as server, server.client() as client:
@@ -271,6 +274,7 @@ def test_not_ready_until_there_is_a_champion(versions: list[PolicyVersion], tmp_
 
 
 @pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.long_but("True")
 def test_a_damaged_log_stops_the_start_until_another_chain_is_named(
     loomrl_home: Path, tmp_path: Path, torn: bool
 ) -> None:

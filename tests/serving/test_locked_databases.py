@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loomrl.serving.client import PolicyClient
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
@@ -44,6 +46,7 @@ def seen(client: PolicyClient, *names: str) -> Callable[[], Any]:
     return look
 
 
+@pytest.mark.long
 def test_with_both_databases_locked_decisions_syncs_and_orders_go_on(ready_home: Path, tmp_path: Path) -> None:
     registry = Registry()
     for number in (1, 2):

@@ -123,6 +123,7 @@ def test_who_asks_for_decisions_reports_on_no_one_elses(
     assert [entry["reward"] for entry in records("cartpole") if entry["kind"] == "feedback"] == [1.0] * 6
 
 
+@pytest.mark.long
 def test_what_a_token_asked_another_worker_for_counts(
     settings: ServerSettings, tokens: dict[str, str], tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_what_a_token_asked_another_worker_for_counts(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.long_but("1")
 def test_a_token_for_some_agents_speaks_for_no_others(
     settings: ServerSettings, tokens: dict[str, str], tmp_path: Path, workers: int
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_server_told_so_takes_signed_folders_only(loomrl_home: Path, tmp_path:
 # --- a registry that comes late, and one that goes --------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_registry_that_answers_late_is_followed_once_it_does(target: Target) -> None:
     """The registry's database is locked when a server starts that knows no verified roles, and while it decides."""
     path_of("cartpole").unlink(missing_ok=True)  # of the tests before

@@ -223,6 +223,7 @@ def test_a_second_supervisor_needs_another_name(server: ServerProcess, home: Pat
 # --- episodes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_episode_goes_on_over_all_connections(loomrl_home: Path, tmp_path: Path) -> None:
     folder = recurrent_folder(tmp_path / "recurrent")
     policy = ServedPolicy.load(folder)
@@ -345,6 +346,7 @@ def test_a_worker_that_cannot_start_ends_all_and_says_why(loomrl_home: Path, fol
         pass
 
 
+@pytest.mark.long
 def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +368,7 @@ def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
         assert supervised.workers[0].process.pid == before[0]
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_ended_and_started_again(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_SILENT_SECONDS", 2.0)
     supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
@@ -385,6 +388,7 @@ def test_a_worker_that_hangs_is_ended_and_started_again(loomrl_home: Path, monke
         assert other.poll() is None
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_be_started_again_is_tried_again_and_ends_nobody(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -416,6 +420,7 @@ def test_the_number_of_workers_is_checked(loomrl_home: Path, folders: list[Path]
         pass
 
 
+@pytest.mark.long
 def test_the_page_counts_for_all_workers(server: ServerProcess, each: list[PolicyClient], folders: list[Path]) -> None:
     def shown(worker: int) -> dict[str, Any]:
         return orjson.loads(each[worker]._request("GET", "/dashboard/data", None).content)

@@ -52,6 +52,7 @@ def test_each_mirror_meets_its_decision_however_far_apart_they_are_read(loomrl_h
     assert (pairs.num_errors, len(set(ids))) == (1, len(OBSERVATIONS))
 
 
+@pytest.mark.long
 def test_the_chains_of_several_workers_are_read_as_one(loomrl_home: Path, tmp_path: Path) -> None:
     champion, challenger = discrete_folder(tmp_path / "1"), discrete_folder(tmp_path / "2", -BALANCING)
     server = ServerProcess("cartpole", champion_folder=champion, challenger_folder=challenger, workers=2)

@@ -54,6 +54,7 @@ def test_a_similar_challenger_passes_with_its_numbers(
     assert set(report.latency_seconds) == {"p50", "p99", "challenger_p50", "challenger_p99"}
 
 
+@pytest.mark.long
 def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_configured_limit(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_conf
     assert report.agreement.estimate < 0.05
 
 
+@pytest.mark.long
 def test_every_configured_limit_refuses_with_its_measured_bound(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_every_configured_limit_refuses_with_its_measured_bound(
     assert 0.3 < report.would_be_violations.estimate < 0.7
 
 
+@pytest.mark.long
 def test_a_challenger_whose_files_changed_is_refused(
     config: PolicyConfig, registered: Versions, snapshot: Path, tmp_path: Path
 ) -> None:

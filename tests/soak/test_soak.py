@@ -26,6 +26,7 @@ def test_bad_versions_are_refused_and_leave_the_champion_alone(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("ready_home")
+@pytest.mark.long
 def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     found = kills.run(tmp_path, num_kills=4, num_decisions=8_000)
     assert (found["num_kills"], found["num_segments"]) == (4, 5)

@@ -27,7 +27,7 @@ def changed(revision: str) -> set[Path]:
 def selected(files: set[Path]) -> list[Path]:
     """The test files to run for changed files, in order."""
     sources = [path for folder in ("src", "flows", "tasks", "tests", "benchmarks") for path in _python(ROOT / folder)]
-    imported = {path: set(_imported(path)) for path in sources}
+    imported = {path: _imported(path) for path in sources}
     touched = files | {path for path in sources if not _is_test(path) and imported[path] & files}
     tests = [path for path in sources if _is_test(path)]
     return [path for path in tests if path in files or imported[path] & touched or _mirrored(path) in files]
@@ -43,16 +43,18 @@ def _mirrored(test: Path) -> Path:
     return ROOT / "src" / "loomrl" / inside / test.name.removeprefix("test_")
 
 
-def _imported(path: Path) -> Iterator[Path]:
+@cache
+def _imported(path: Path) -> frozenset[Path]:
     """Our files that a file imports, also inside functions."""
+    return frozenset(found for name in _names(path) if (found := _file_of(name)) is not None)
+
+
+def _names(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from (found for name in names if (found := _file_of(name)) is not None)
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
 
 
 @cache

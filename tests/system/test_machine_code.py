@@ -47,6 +47,7 @@ def load(sources: Path, cache: Path) -> tuple[int, int]:
     return int(hits), int(misses)
 
 
+@pytest.mark.long
 def test_a_copy_elsewhere_compiles_nothing_and_changed_sources_anew(tmp_path: Path) -> None:
     one, other, cache = copied(tmp_path / "one"), copied(tmp_path / "other"), tmp_path / "cache"
     assert load(one, cache) == (0, 1)

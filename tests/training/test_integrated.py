@@ -67,6 +67,7 @@ def weights(integration: GymPPOIntegration) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in integration.ppo_trainer.policy.model.state_dict().items()}
 
 
+@pytest.mark.long
 def test_it_learns(warm: Path) -> None:
     ppo = PPOConfig(batch_size=64, learning_rate=1e-3)
     integration, results = train(warm, 60, ppo, curriculum_learning=False)

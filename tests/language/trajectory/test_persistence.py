@@ -95,6 +95,7 @@ def test_what_does_not_fit_into_memory_is_read_from_the_database(tmp_path: Path)
         assert client.get("/latest_example").json()["tokens"][0][0] == 3
 
 
+@pytest.mark.long
 def test_killed_again_and_again_under_load_no_group_is_lost_or_delivered_twice(tmp_path: Path) -> None:
     found = hub_kills.run(tmp_path, num_kills=4, seconds_between_kills=0.5)
     assert found["num_kills"] == 4

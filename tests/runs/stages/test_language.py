@@ -152,6 +152,7 @@ def test_what_no_answer_is_for_is_refused(initials: Policy, loomrl_home: Path, w
     assert message in answer.json()["error"]
 
 
+@pytest.mark.long
 def test_it_is_shadowed(initials: Policy, loomrl_home: Path) -> None:
     config = CONFIG.model_copy(update={"shadow": ShadowConfig(num_episodes=8, min_decisions=40)})
     write_sums(initials.root / "export")

@@ -59,6 +59,7 @@ def write(path: Path, document: object) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_killed_search_goes_on_as_if_it_had_not_been(
     path: Path, snapshot: Path, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

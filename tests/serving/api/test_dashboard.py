@@ -243,6 +243,7 @@ def champions(ready_home: Path, tmp_path: Path) -> tuple[str, str]:
     return first, promoted(registry, discrete_folder(tmp_path / "second", value=2.0))
 
 
+@pytest.mark.long
 def test_a_person_takes_the_champion_back(champions: tuple[str, str], tokens: dict[str, str]) -> None:
     first, second = champions
     order = {"version": second, "reason": "it stutters"}

@@ -397,6 +397,7 @@ def first_trigger(seed: int, count: int, second: Behaviour, named: bool) -> Trig
     return next((trigger for look in looks for trigger in stream.process(look)), None)
 
 
+@pytest.mark.long
 def test_two_equal_versions_are_left_alone_in_95_of_100_streams() -> None:
     alarms = [first_trigger(seed, 400, Behaviour(), named=seed % 2 == 0) for seed in range(40)]
     assert sum(alarm is not None for alarm in alarms) <= 2

@@ -88,6 +88,7 @@ def test_two_hosts_agree(tmp_path: Path, folders: dict[str, Path], monkeypatch: 
         wait_for(lambda: dealt(one) == dealt(two) == before)  # each once it has loaded the other version
 
 
+@pytest.mark.long
 def test_a_host_that_starts_knows_what_was_set_before_it_decides(tmp_path: Path, folders: dict[str, Path]) -> None:
     with two_hosts(tmp_path, folders) as (one, _):
         normal = one.decide("a", OBS).action
@@ -173,6 +174,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.long
 def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
     loomrl_home: Path, folders: dict[str, Path], synced: list[int]
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_failing_move_is_undone(
     assert registry.aliases("cartpole") == {CHAMPION: "1"}
 
 
+@pytest.mark.long
 def test_the_champion_is_never_missing_while_it_moves(
     two_versions: tuple[Registry, PolicyVersion, PolicyVersion], ready_home: Path
 ) -> None:
@@ -304,6 +305,7 @@ def test_a_locked_database_is_named(
     registry.set_aliases("cartpole", {CHAMPION: "1"})
 
 
+@pytest.mark.long
 def test_the_same_registry_with_and_without_its_server(ready_home: Path, tmp_path: Path) -> None:
     """Registered through a server and read without it, and the other way round."""
     database = f"sqlite:///{ready_home / 'mlflow.db'}"

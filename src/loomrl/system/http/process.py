@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, BinaryIO, ClassVar, Self
 
 from loomrl.errors import ServiceError
 
@@ -66,8 +66,7 @@ class ServiceProcess:
         chosen = {**self._default_options(), **self._options, "port_file": port_file}
         options = [part for name, value in chosen.items() if value is not None for part in _argument(name, value)]
         with self._log.open("ab") as log:
-            command = [sys.executable, "-m", *self.arguments, *options]
-            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+            self.process = self._launch([*self.arguments, *options], log)
         try:
             self._wait(self.process, port_file)
         except BaseException:
@@ -101,6 +100,10 @@ class ServiceProcess:
     def log(self) -> str:
         """All text the server has logged so far, over all its starts; raises `OSError` after the block."""
         return self._log.read_text(errors="replace")
+
+    def _launch(self, arguments: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", *arguments]
+        return subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
 
     def _default_options(self) -> dict[str, Any]:
         return {}

@@ -38,6 +38,7 @@ def check(found: list[OffPolicyReport], truth: float, gain: float, bounded: set[
         assert mean == pytest.approx(truth, abs=0.03), name
 
 
+@pytest.mark.long
 def test_single_decisions_by_a_champion_with_epsilon(linear: Any) -> None:
     world, behaviour = Bandit(), partial(greedy, weights=CHAMPION, epsilon=0.2)
     truth, base = (world.value(partial(greedy, weights=weights)) for weights in (CHALLENGER, CHAMPION))
@@ -46,6 +47,7 @@ def test_single_decisions_by_a_champion_with_epsilon(linear: Any) -> None:
     check(found, truth, truth - base, BOUNDED)
 
 
+@pytest.mark.long
 def test_single_decisions_sampled_by_both(linear: Any) -> None:
     world = Bandit()
     truth, base = (world.value(partial(sampled, weights=weights)) for weights in (CHALLENGER, CHAMPION))
@@ -54,6 +56,7 @@ def test_single_decisions_sampled_by_both(linear: Any) -> None:
     check(found, truth, truth - base, {"importance sampling"})
 
 
+@pytest.mark.long
 def test_episodes_of_three_steps(linear: Any) -> None:
     world, behaviour = Chain(), partial(greedy, weights=MOVES_ON, epsilon=0.8)
     truth, base = (world.value(partial(greedy, weights=weights)) for weights in (STAYS, MOVES_ON))
