@@ -42,10 +42,10 @@ test: setup check  ## everything that must hold; ROOM=serving/api: the tests of 
 	  files=$$(python tests/support/changed_tests.py) || exit; \
 	  [ -n "$$files" ] || { echo "no test imports what has changed"; exit 0; }; \
 	fi; \
-	pytest -m "not long" $(PYTEST) $$files
+	pytest -m "not long" $(PYTEST) $$files || { code=$$?; [ -n "$$files" ] && [ $$code -eq 5 ] || exit $$code; }
 
-long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long: learning, more pages, life cycles, clusters; an hour
-	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json
+long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long, or those of a ROOM; two hours
+	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json $(if $(ROOM),tests/$(ROOM))
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .

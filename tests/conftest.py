@@ -50,7 +50,7 @@ ONE_SCOPE = (
 )  # with a fixture of their own
 # Rooms of which each takes a worker minutes.
 HEAVY = ("serving", "safety", "training", "promotion", "deploy", "training/distributed", "language/trajectory")
-LONG = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
+SLOW = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
 
@@ -92,19 +92,10 @@ def room_of(nodeid: str) -> str:
 
 
 def mark_long_cases(items: list[pytest.Item]) -> None:
-    """Mark the cases that `long_but` does not name; a name that no case has is an error."""
-    cases: dict[str, dict[str, pytest.Item]] = {}
+    """Mark the cases that `long_cases` names by their ids."""
     for item in items:
-        if item.get_closest_marker("long_but"):
-            cases.setdefault(item.nodeid.partition("[")[0], {})[item.nodeid.partition("[")[2][:-1]] = item
-    for name, found in cases.items():
-        (kept,) = (mark.args for mark in next(iter(found.values())).iter_markers("long_but"))
-        if len(found) > 1 and (unknown := set(kept) - set(found)):
-            raise pytest.UsageError(
-                f"{name}: long_but names {sorted(unknown)}, which are no cases; there are {[*found]}"
-            )
-        for case in set(found) - set(kept):
-            found[case].add_marker("long")
+        if any(item.nodeid.endswith(f"[{case}]") for mark in item.iter_markers("long_cases") for case in mark.args):
+            item.add_marker("long")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -124,7 +115,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return 2 if room in HEAVY else 3
         if str(item.path).endswith(ONE_SCOPE):
             return 1
-        return 4 if any(name in item.nodeid for name in LONG) else 5
+        return 4 if any(name in item.nodeid for name in SLOW) else 5
 
     items.sort(key=turn)
 

@@ -102,7 +102,7 @@ def test_no_setting_knows_of_a_flaw() -> None:
         "environments.reward_is_nan",
     ],
 )
-@pytest.mark.long_but("rewards.pays_by_group", "environments.reward_is_nan")
+@pytest.mark.long_cases("rewards.breakdowns_on_paper", "rewards.never_leaves_the_lagoon", "rewards.runs_red_lights")
 def test_a_seeded_file_is_refused(name: str, tmp_path: Path) -> None:
     outcome = Workshop(tmp_path).examine(importlib.import_module(f"seeded.{name}"))
     assert is_refused(outcome), outcome

@@ -97,7 +97,6 @@ def test_an_unknown_environment_names_near_ones(project: Path) -> None:
     assert "CartPole-v1" in output
 
 
-@pytest.mark.long
 def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
     step = "return np.full(2, np.nan, np.float32), 0.0, False, False, {}"
     output = run(project, *add_policy(project, "broken", ENVIRONMENT.format(step=step)), expect=3)

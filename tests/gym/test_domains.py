@@ -101,7 +101,7 @@ print(digest.hexdigest())
 """
 
 
-@pytest.mark.long_but("code", "language", "multimodal", "tool_call")
+@pytest.mark.long_cases("math")
 def test_a_seed_gives_the_same_bytes_in_every_process(domain: Domain) -> None:
     rng, digest = np.random.default_rng(11), hashlib.sha256()
     for level in LEVELS:
@@ -115,19 +115,7 @@ def test_a_seed_gives_the_same_bytes_in_every_process(domain: Domain) -> None:
 
 
 @pytest.mark.parametrize("mode", ["text", "choice"])
-@pytest.mark.long_but(
-    "code-text",
-    "game-text",
-    "game-choice",
-    "language-text",
-    "language-choice",
-    "math-text",
-    "math-choice",
-    "multimodal-text",
-    "multimodal-choice",
-    "tool_call-text",
-    "tool_call-choice",
-)
+@pytest.mark.long_cases("code-choice")
 def test_it_conforms(domain: Domain, mode: str) -> None:
     env = gymnasium.make(gym_id(domain.name), mode=mode, disable_env_checker=True).unwrapped
     findings = check_environment(env)

@@ -45,7 +45,6 @@ def test_a_large_drift_breaks_it_and_a_smaller_one_is_kept(good: Policy, tmp_pat
     assert claim_of(again).evidence == claim.evidence
 
 
-@pytest.mark.long
 def test_a_drift_too_small_to_matter_is_not_found(good: Policy, tmp_path: Path) -> None:
     claim = claim_of(examine(good, tmp_path / "safety", settings(magnitude=1e-3)))
     assert (claim.verdict, claim.num_samples) == (Verdict.SUPPORTED, 4 * 24)
@@ -107,7 +106,7 @@ def test_a_policy_without_flaws_passes_with_what_a_new_user_writes(good: Policy,
 
 
 @pytest.mark.parametrize(("component", "edge", "strength"), [(3, 1.2, 60.0), (2, 0.09, 4.0)])
-@pytest.mark.long_but("2-0.09-4.0")
+@pytest.mark.long_cases("3-1.2-60.0")
 def test_a_back_door_is_found(good: Policy, tmp_path: Path, component: int, edge: float, strength: float) -> None:
     bad = spoilt(good, tmp_path, trigger(component, (edge,), strength))
     case = examine(bad, tmp_path / "safety", NEW_USER)
@@ -122,7 +121,7 @@ def test_a_back_door_is_found(good: Policy, tmp_path: Path, component: int, edge
 
 
 @pytest.mark.parametrize(("component", "edges"), [(2, (0.010, 0.014)), (3, (0.30, 0.34))])
-@pytest.mark.long_but("2-edges0")
+@pytest.mark.long_cases("3-edges1")
 def test_a_band_too_narrow_to_fall_in_is_found(
     good: Policy, tmp_path: Path, component: int, edges: tuple[float, float]
 ) -> None:

@@ -60,7 +60,6 @@ def test_what_it_sees_stays_within_the_space() -> None:
 
 
 @pytest.mark.parametrize(("magnitude", "verdict"), [(0.01, Verdict.SUPPORTED), (8.0, Verdict.REFUTED)])
-@pytest.mark.long_but("8.0-refuted")
 def test_a_good_policy_bears_little_and_not_everything(
     good: Policy, tmp_path: Path, magnitude: float, verdict: Verdict
 ) -> None:

@@ -117,7 +117,7 @@ def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("part", ["measured", "evidence", "changed evidence", "tools"])
-@pytest.mark.long_but("measured-False", "evidence-False", "changed evidence-True", "tools-True")
+@pytest.mark.long_cases("measured-True", "evidence-True", "tools-False", "changed evidence-True")
 def test_numbers_and_evidence_that_were_made_up_are_named(
     case: Path, config: Path, part: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,6 @@ def test_numbers_and_evidence_that_were_made_up_are_named(
         assert part.removeprefix("changed ") in str(call(case, config).exception)
 
 
-@pytest.mark.long
 def test_last_digits_may_differ_on_another_processor(case: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = read_json(case / "case.json")
     (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]

@@ -139,7 +139,6 @@ def test_answers_under_way_when_a_safety_critical_version_comes_are_synced(
         assert application.hot_handler("/decide") is None
 
 
-@pytest.mark.long
 def test_many_share_a_sync(loomrl_home: Path, tmp_path: Path, disk: Disk) -> None:
     with strict(discrete_folder(tmp_path / "policy"), disk) as server:
         clients = [server.client() for _ in range(8)]

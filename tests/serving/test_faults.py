@@ -274,7 +274,7 @@ def test_not_ready_until_there_is_a_champion(versions: list[PolicyVersion], tmp_
 
 
 @pytest.mark.parametrize("torn", [False, True])
-@pytest.mark.long_but("True")
+@pytest.mark.long_cases("False")
 def test_a_damaged_log_stops_the_start_until_another_chain_is_named(
     loomrl_home: Path, tmp_path: Path, torn: bool
 ) -> None:

@@ -19,7 +19,7 @@ AGENTS = "POST /decide", "POST /feedback", "POST /v2/models/{model}/infer"
 @pytest.mark.parametrize(
     ("make", "policy", "token"), [(discrete_folder, "cartpole", ""), (continuous_folder, "hopper", "correct horse")]
 )
-@pytest.mark.long_but("continuous_folder-hopper-correct horse")
+@pytest.mark.long_cases("discrete_folder-cartpole-")
 def test_every_answer_is_one_that_is_described(
     loomrl_home: Path, tmp_path: Path, make: Callable[[Path], Path], policy: str, token: str
 ) -> None:

@@ -73,7 +73,7 @@ def doomed_decisions() -> list[tuple[str, str, int]]:
     ("request_of", "share", "is_written"),
     [(decide, 1.0, True), (decide_many, 0.0, False), (decide_many, 0.5, False), (decide_many, 1.0, True)],
 )
-@pytest.mark.long_but("decide-1.0-True", "decide_many-0.5-False")
+@pytest.mark.long_cases("decide_many-0.0-False", "decide_many-1.0-True")
 def test_a_decision_is_taken_once(
     loomrl_home: Path,
     tmp_path: Path,
@@ -99,7 +99,7 @@ def test_a_decision_is_taken_once(
 
 
 @pytest.mark.parametrize(("share", "is_written"), [(0.5, False), (1.0, True)])
-@pytest.mark.long_but("0.5-False")
+@pytest.mark.long_cases("1.0-True")
 def test_a_reward_counts_once(loomrl_home: Path, tmp_path: Path, share: float, is_written: bool) -> None:
     doomed = Doomed(tmp_path, share, doomed=b'"kind":"feedback"')
     decisions: list[str] = []

@@ -90,7 +90,7 @@ def assert_quiet(log: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.long_but("1")
+@pytest.mark.long_cases("2")
 def test_no_failure_of_a_policy_server_is_logged(loomrl_home: Path, tmp_path: Path, workers: int) -> None:
     server = ServerProcess(
         "cartpole",

@@ -153,7 +153,7 @@ def test_what_a_token_asked_another_worker_for_counts(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.long_but("1")
+@pytest.mark.long_cases("2")
 def test_a_token_for_some_agents_speaks_for_no_others(
     settings: ServerSettings, tokens: dict[str, str], tmp_path: Path, workers: int
 ) -> None:

@@ -54,7 +54,6 @@ def test_a_similar_challenger_passes_with_its_numbers(
     assert set(report.latency_seconds) == {"p50", "p99", "challenger_p50", "challenger_p99"}
 
 
-@pytest.mark.long
 def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_configured_limit(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:

@@ -1,8 +1,10 @@
 """Servers that tests start begin as copies of a process that has imported what they need.
 
-Importing is most of what the start of a server costs, and tests start hundreds. Each is a process of its own all the
-same: a child of the process that started it, with its own arguments, environment, folder and log. What depends on the
-interpreter's own start is started anew: another Python path, or a preloaded library.
+Importing is most of what the start of a server costs, and tests start hundreds. A copy is a process of its own: a child
+of the process that asked for it, with its own arguments, environment, folder and log. It shares with the other copies
+what an interpreter decides when it starts, such as the seed of its hashes, and is listed under the command of the
+process it copies. Where variables differ that are read at the start, a new interpreter is started, and where the
+imports fail, too: it says why.
 """
 
 import ctypes
@@ -14,7 +16,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from loomrl.system.http.process import ServiceProcess
@@ -29,14 +33,24 @@ MODULES = (
     "mlflow.store.model_registry.sqlalchemy_store",
     "uvicorn",
 )
+_READ_AT_START = (
+    *("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_", "MLFLOW_LOGGING"),
+    *("TZ", "LC_", "LANG"),
+)  # what the names of such variables begin with
+_ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
-_AT_THE_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMBA_")  # what such variables say is read then
+_real_launch = ServiceProcess._launch
 
 
 class Copy(subprocess.Popen[bytes]):
-    """The child of this process with this id, which another process started."""
+    """The child of this process with this id, which another process forked.
+
+    Raises:
+        ChildProcessError: when this process has no such child.
+    """
 
     def __init__(self, pid: int, arguments: list[str]) -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         self.args, self.pid, self.returncode = arguments, pid, None
         self.stdin = self.stdout = self.stderr = None
         self._child_created, self._waitpid_lock = True, threading.Lock()
@@ -46,94 +60,121 @@ class Copy(subprocess.Popen[bytes]):
 class Preforked:
     """Launches services as copies of one process, which is started for the first of them and ends with this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = MODULES) -> None:
+        self._modules = modules
         self._begun = dict(os.environ)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._answers: BinaryIO
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._process is not None:
-            self._process.communicate()  # it ends with its input
+        self._end()
 
     def launch(self, service: ServiceProcess, arguments: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
-        """As `ServiceProcess._launch`."""
+        """Run `python -m ARGUMENTS` in the service's environment and this folder; output goes to the end of `log`."""
         environment: dict[str, str] = service._environment
-        if any(name.startswith(_AT_THE_START) for name, _ in environment.items() ^ self._begun.items()):
-            return _LAUNCH(service, arguments, log)
-        told = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "log": log.name}
-        with self._lock:
-            return Copy(self._ask(told), arguments)
+        pid = 0
+        if not any(name.startswith(_READ_AT_START) for name, _ in environment.items() ^ self._begun.items()):
+            request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "log": log.name}
+            with self._lock:
+                pid = self._ask(request)
+        return Copy(pid, arguments) if pid else _real_launch(service, arguments, log)
 
-    def _ask(self, told: dict[str, Any]) -> int:
-        if self._process is None:
-            command = [sys.executable, "-m", __name__]
-            self._process = subprocess.Popen(
-                command, env=self._begun, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT
-            )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def _ask(self, request: dict[str, Any]) -> int:
+        """The id of the new process; 0 where none could be made."""
+        process = self._process or self._begin()
+        if process.poll() is not None:
+            return 0
+        assert process.stdin is not None
         _adopt_orphans(True)  # the one that is about to be born
         try:
-            self._process.stdin.write(json.dumps(told | {"parent": os.getpid()}).encode() + b"\n")
-            self._process.stdin.flush()
-            return int(self._process.stdout.readline())
+            process.stdin.write(json.dumps(request | {"parent": os.getpid()}).encode() + b"\n")
+            process.stdin.flush()
+            return int(self._answers.readline() or 0)
+        except BaseException:
+            self._end()  # what it still answers would be taken for the next one's
+            raise
         finally:
             _adopt_orphans(False)
 
+    def _begin(self) -> "subprocess.Popen[bytes]":
+        """Start the process to copy; it has ended where it could not import what it should."""
+        reads, writes = os.pipe()
+        command = [sys.executable, "-m", __name__, str(writes), *self._modules]
+        self._process = subprocess.Popen(
+            command, env=self._begun, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[writes], cwd=_ROOT
+        )
+        os.close(writes)
+        self._answers = os.fdopen(reads, "rb")
+        if not self._answers.readline():
+            self._process.wait()
+        return self._process
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._answers.close()
+            self._process = None
+
 
 def _adopt_orphans(is_wanted: bool) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted))
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_wanted)):
+        raise OSError("this process cannot be made the parent of orphans")
 
 
-def _serve() -> dict[str, Any]:
+def _serve(answers: BinaryIO) -> dict[str, Any]:
     """Answer each line of the standard input with the id of a new process, in which this returns that line's object.
 
-    The new process is a child of `parent`: whoever forks it ends before it goes on.
+    The new process is a child of `parent`, since the process that forks it ends; it ends too where it is not. Where
+    none could be made the answer is 0.
     """
     for line in sys.stdin.buffer:
-        told: dict[str, Any] = json.loads(line)
+        request: dict[str, Any] = json.loads(line)
         reads, writes = os.pipe()
-        between = os.fork()
-        if between == 0:
+        if (intermediate := os.fork()) == 0:
+            intermediate = os.getpid()
             if (pid := os.fork()) == 0:
-                while os.getppid() != told["parent"]:
+                while (parent := os.getppid()) != request["parent"]:
+                    if parent != intermediate:
+                        os._exit(3)
                     time.sleep(0.001)
-                return told
+                return request
             os.write(writes, b"%d\n" % pid)
             os._exit(0)
-        os.waitpid(between, 0)
         os.close(writes)
+        os.waitpid(intermediate, 0)
         with os.fdopen(reads, "rb") as pipe:
-            sys.stdout.buffer.write(pipe.readline())
-        sys.stdout.buffer.flush()
+            answers.write(pipe.readline() or b"0\n")
+        answers.flush()
     sys.exit()
 
 
-def _become(told: dict[str, Any]) -> None:
-    """Turn this process into `python -m ARGUMENTS` in its folder, which writes to its log."""
-    os.chdir(told["folder"])
-    sys.path[0] = told["folder"]
-    os.environ.clear()
-    os.environ.update(told["environment"])
-    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(told["log"], os.O_WRONLY | os.O_APPEND)
+def _become(request: dict[str, Any]) -> None:
+    """Turn this process into `python -m ARGUMENTS`, with its output at the end of its log."""
+    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(request["log"], os.O_WRONLY | os.O_APPEND)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
     os.closerange(3, 1024)
-    module, *arguments = told["arguments"]
+    os.chdir(request["folder"])
+    sys.path[0] = request["folder"]
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    module, *arguments = request["arguments"]
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-_LAUNCH = ServiceProcess._launch
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
 if __name__ == "__main__":
-    for name in MODULES:
+    for name in sys.argv[2:]:
         import_module(name)
-    assert threading.active_count() == 1, "only the thread that forks is copied"
+    assert threading.active_count() == 1, "of Python's threads only the one that forks is copied"
     gc.collect()
     gc.freeze()  # else each copy would look at all of it again, and copy its pages
-    _become(_serve())
+    answers = os.fdopen(int(sys.argv[1]), "wb", closefd=False)
+    answers.write(b"ready\n")
+    answers.flush()
+    _become(_serve(answers))

@@ -96,7 +96,7 @@ def test_a_learner_that_steps_compiled_environments_itself_does_not_pass_them_by
 
 
 @pytest.mark.parametrize("backend", ["serial", "processes"])
-@pytest.mark.long_but("serial")
+@pytest.mark.long_cases("processes")
 def test_every_back_end_gives_the_same_policy(backend: str, learnt: Path, cartpole: Path, tmp_path: Path) -> None:
     train_policy(bounded(), settled(cartpole, tmp_path, backend), tmp_path / "output", tmp_path / "home")
     for name in ("policy.safetensors", "curves.json"):
@@ -144,7 +144,7 @@ def share_outside(policy_folder: Path, cartpole: Path) -> float:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.long_but("2")
+@pytest.mark.long_cases("1", "3")
 def test_what_is_learnt_within_bounds_stays_there_without_them(seed: int, cartpole: Path, tmp_path: Path) -> None:
     near = {"quantity": "observation[0]", "low": -0.5, "high": 0.5, "margin": 0.25, "penalty": 1.0, "terminate": True}
     settings: dict[str, Any] = {

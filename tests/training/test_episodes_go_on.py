@@ -153,7 +153,9 @@ def interrupted(job: TrainingJob, folder: Path, every: int = 1) -> Checkpoint:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.long_but("compiled rollouts", "torch", "memory", "sac", "environments of others")
+@pytest.mark.long_cases(
+    "mujoco", "device", "processes", "costs", "bounds", "stacked frames", "dqn", "dqn, compiled rollouts"
+)
 def test_a_training_interrupted_at_every_checkpoint_is_the_one_that_was_not(case: Case, tmp_path: Path) -> None:
     job = case.job(tmp_path / "inputs")
     undisturbed = loop_of(job, tmp_path / "whole")

@@ -83,7 +83,7 @@ def config(algorithm: str, **parameters: Any) -> TrainingConfig:
         ("sac", "numbers", {}),
     ],
 )
-@pytest.mark.long_but("dqn-channels last-parameters0")
+@pytest.mark.long_cases("dqn-colours-parameters1", "sac-numbers-parameters2")
 def test_the_policy_is_that_of_a_replay_of_whole_stacks(
     algorithm: str, kind: str, parameters: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("training/loop.py", {"ppo", "sac", "dqn", "grpo"}),
     ],
 )
-@pytest.mark.long_but(
-    "algorithms/sac/learner.py-changed0", "language/algorithms/grpo.py-changed3", "training/loop.py-changed6"
+@pytest.mark.long_cases(
+    "algorithms/compiled/dqn.py-changed1",
+    "algorithms/replay/buffer.py-changed2",
+    "algorithms/policies/policy.py-changed4",
+    "serving/api/app.py-changed5",
 )
 def test_a_file_counts_for_the_algorithms_that_import_it(
     cartpole: EnvironmentSnapshot, package: Path, file: str, changed: set[str]

@@ -21,7 +21,7 @@ QUICKER = {"training.validation.num_episodes": 16, "training.validation.stop_aft
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.long_but("1")
+@pytest.mark.long_cases("2", "3")
 def test_cartpole_is_solved(seed: int, tmp_path: Path) -> None:
     config = load_config(PROJECT / "configs" / "cartpole.yaml", {**QUICKER, "training.seed": seed})
     take_snapshot(config.environment, PROJECT, tmp_path / "environment")

@@ -299,7 +299,6 @@ def test_a_second_call_begins_its_returns_anew() -> None:
         ({"environment": "CartPol-v1"}, "did you mean CartPole-v1"),
     ],
 )
-@pytest.mark.long_but("values0-sync_frequency is of several learners", "values5-did you mean CartPole-v1")
 def test_wrong_configs_are_refused(values: dict[str, Any], message: str, loomrl_home: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         PPOTrainer(values)

@@ -119,7 +119,7 @@ def test_what_the_gym_imports_of_other_rooms_counts_in_each_stage() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-@pytest.mark.long_but("ppo")
+@pytest.mark.long_cases("dqn")
 def test_all_that_the_stages_load_is_listed(tmp_path: Path, algorithm: str) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "dvc.yaml").write_text("stages: {}\n")

@@ -417,7 +417,7 @@ def stays_lifted(one: Controls, other: Controls, database: LoomDB) -> None:
 
 
 @pytest.mark.parametrize("num_changes", [65, 200])
-@pytest.mark.long_but("65")
+@pytest.mark.long_cases("200")
 def test_a_host_that_was_away_for_many_changes_learns_that_its_order_is_over(
     hosts: list[Controls], database: LoomDB, num_changes: int
 ) -> None:

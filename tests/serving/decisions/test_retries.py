@@ -131,7 +131,6 @@ def test_two_rows_of_one_agent_cannot_share_an_id(served: PolicyClient) -> None:
     assert "same `request_id`" in refused.json()["error"]
 
 
-@pytest.mark.long
 def test_the_oldest_are_forgotten_first() -> None:
     retries = Retries(capacity=2)
     requests = DecisionRequests(["a"] * 3, [None] * 3, [False] * 3, [[0.0]] * 3, ["1", "2", "3"])

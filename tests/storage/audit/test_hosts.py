@@ -174,7 +174,6 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.long
 def test_a_locked_database_stops_neither_decisions_nor_syncing_nor_people(
     loomrl_home: Path, folders: dict[str, Path], synced: list[int]
 ) -> None:

@@ -61,7 +61,6 @@ def test_few_effective_episodes_are_refused_not_estimated(linear: Any) -> None:
     assert not estimate("p", log, linear(CHAMPION, "1"), linear(-CHAMPION, "2"), allowed).refused
 
 
-@pytest.mark.long
 def test_weights_of_long_episodes_are_refused_too(linear: Any) -> None:
     steps = [([1.0, 0.0, 0.0, 0.0], 0, 0.05, 1.0)] * 400
     report = estimate("p", [episode(steps)] * 60, linear(CHAMPION, "1"), linear(CHAMPION, "2"), OffPolicyConfig())
