@@ -123,7 +123,19 @@ def demand_own_code(tree: Path, file: str) -> None:
 
 def run_tests(tree: Path, tests: Iterable[str]) -> str | None:
     """The first test that fails in `tree`, or None."""
-    command = [sys.executable, "-m", "pytest", "-m", "not long", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "not long",
+        "-x",
+        "-q",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
     try:
         done = subprocess.run(
             command,
