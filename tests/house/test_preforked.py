@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import pytest
 
+from loomrl.language.trajectory.process import HubProcess
+from loomrl.serving.process import ServerProcess
 from loomrl.system.http.process import ServiceProcess
-from tests.support.preforked import Copy, Preforked
+from tests.support.preforked import Copy, Preforked, real_launch
 
 SAYS_WHO_IT_IS = "import os; print(os.getppid(), os.getcwd(), os.environ['WHO'], len(os.listdir('/proc/self/fd')))"
 
@@ -24,7 +27,7 @@ class Service(ServiceProcess):
 
 @pytest.fixture
 def copies() -> Iterator[Preforked]:
-    with Preforked(("json", "timeit")) as found:
+    with Preforked({"json.tool": ("json",), "timeit": ("timeit",)}) as found:
         yield found
 
 
@@ -69,6 +72,24 @@ def test_many_at_once_are_told_apart(copies: Preforked, tmp_path: Path) -> None:
         assert list(pool.map(ask, range(12))) == [str(number) for number in range(12)]
 
 
+@pytest.mark.parametrize(
+    "service", [ServerProcess("cartpole", wait_ready=False), HubProcess()], ids=lambda one: one.name
+)
+def test_services_start_in_a_new_python_too(
+    service: ServiceProcess, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServiceProcess, "_launch", real_launch)
+    monkeypatch.setitem(service._environment, "LOOMRL_HOME", str(loomrl_home))
+    with service:
+        assert httpx.get(f"{service.url}/openapi.json", trust_env=False).status_code in (200, 401)
+
+
+def test_another_service_takes_a_new_python(copies: Preforked, tmp_path: Path) -> None:
+    new = launch(copies, tmp_path / "log", "calendar", "2026")
+    assert not isinstance(new, Copy)
+    assert new.wait(60) == 0
+
+
 def test_what_is_read_when_python_starts_takes_a_new_python(copies: Preforked, tmp_path: Path) -> None:
     new = launch(copies, tmp_path / "log", *once("import sys; print(sys.flags.hash_randomization)"), PYTHONHASHSEED="0")
     assert not isinstance(new, Copy)
@@ -77,7 +98,7 @@ def test_what_is_read_when_python_starts_takes_a_new_python(copies: Preforked, t
 
 
 def test_where_the_imports_fail_a_new_python_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with Preforked(("nowhere",)) as copies:
+    with Preforked({"nowhere": ("nowhere",)}) as copies:
         for _ in range(2):
             new = launch(copies, tmp_path / "log", "nowhere")
             assert not isinstance(new, Copy)

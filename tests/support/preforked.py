@@ -3,8 +3,8 @@
 Importing is most of what the start of a server costs, and tests start hundreds. A copy is a process of its own: a child
 of the process that asked for it, with its own arguments, environment, folder and log. It shares with the other copies
 what an interpreter decides when it starts, such as the seed of its hashes, and is listed under the command of the
-process it copies. Where variables differ that are read at the start, a new interpreter is started, and where the
-imports fail, too: it says why.
+process it copies. A new interpreter is started where variables differ that are read at the start; for another service;
+and where the imports fail: it says why.
 """
 
 import ctypes
@@ -16,30 +16,32 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from loomrl.system.http.process import ServiceProcess
 
-MODULES = (
-    "loomrl.serving.command",
-    "loomrl.serving.server",
-    "loomrl.serving.api.app",
-    "loomrl.serving.api.hot",
-    "loomrl.language.trajectory.api.app",
-    "mlflow.store.tracking.sqlalchemy_store",
-    "mlflow.store.model_registry.sqlalchemy_store",
-    "uvicorn",
-)
+SERVICES = {
+    "loomrl.serving": (
+        "loomrl.serving.command",
+        "loomrl.serving.server",
+        "loomrl.serving.api.app",
+        "loomrl.serving.api.hot",
+        "mlflow.store.tracking.sqlalchemy_store",
+        "mlflow.store.model_registry.sqlalchemy_store",
+        "uvicorn",
+    ),
+    "loomrl.language.trajectory": ("loomrl.language.trajectory.api.app",),
+}  # what `python -m` runs -> what it imports
 _READ_AT_START = (
     *("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_", "MLFLOW_LOGGING"),
     *("TZ", "LC_", "LANG"),
 )  # what the names of such variables begin with
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
-_real_launch = ServiceProcess._launch
+real_launch = ServiceProcess._launch
 
 
 class Copy(subprocess.Popen[bytes]):
@@ -60,8 +62,8 @@ class Copy(subprocess.Popen[bytes]):
 class Preforked:
     """Launches services as copies of one process, which is started for the first of them and ends with this one."""
 
-    def __init__(self, modules: Sequence[str] = MODULES) -> None:
-        self._modules = modules
+    def __init__(self, services: Mapping[str, Sequence[str]] = SERVICES) -> None:
+        self._services = services
         self._begun = dict(os.environ)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,11 +79,12 @@ class Preforked:
         """Run `python -m ARGUMENTS` in the service's environment and this folder; output goes to the end of `log`."""
         environment: dict[str, str] = service._environment
         pid = 0
-        if not any(name.startswith(_READ_AT_START) for name, _ in environment.items() ^ self._begun.items()):
+        changed = {name for name, _ in environment.items() ^ self._begun.items()}
+        if arguments[0] in self._services and not any(name.startswith(_READ_AT_START) for name in changed):
             request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "log": log.name}
             with self._lock:
                 pid = self._ask(request)
-        return Copy(pid, arguments) if pid else _real_launch(service, arguments, log)
+        return Copy(pid, arguments) if pid else real_launch(service, arguments, log)
 
     def _ask(self, request: dict[str, Any]) -> int:
         """The id of the new process; 0 where none could be made."""
@@ -103,7 +106,8 @@ class Preforked:
     def _begin(self) -> "subprocess.Popen[bytes]":
         """Start the process to copy; it has ended where it could not import what it should."""
         reads, writes = os.pipe()
-        command = [sys.executable, "-m", __name__, str(writes), *self._modules]
+        modules = [module for imported in self._services.values() for module in imported]
+        command = [sys.executable, "-m", __name__, str(writes), *modules]
         self._process = subprocess.Popen(
             command, env=self._begun, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[writes], cwd=_ROOT
         )
