@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from detect_secrets.core.scan import scan_file
 
 from loomrl.system.security import secret_files
 from loomrl.system.security.secret_files import suspects, suspicious_lines
@@ -100,6 +101,27 @@ def test_a_variable_of_the_environment_in_code_would_be_found(line: str, tmp_pat
     for name in ("a.sh", "a.py", "a.yaml"):
         (tmp_path / name).write_text(f"{line}\n")
     assert list(suspects(sorted(tmp_path.iterdir()))) == sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("token = 'ghp_0123456789abcdefghijABCDEFGHIJ012345'  ", "GitHub Token"),  # pragma: allowlist secret
+        ("KEY = '-----BEGIN EC PRIVATE KEY-----", "Private Key"),  # pragma: allowlist secret
+        ("url = 'https://ada:difference-engine@example.org'", "Basic Auth Credentials"),  # pragma: allowlist secret
+        ("aws = 'AKIAIOSFODNN7EXAMPLF'", "AWS Access Key"),  # pragma: allowlist secret
+        ("    db_password = 'tr0ub4dor&3x'", "Secret Keyword"),  # pragma: allowlist secret
+        ("secret = (", None),  # and a text in the next line
+    ],
+)
+def test_in_python_what_a_line_says_is_found_among_many(line: str, kind: str | None, tmp_path: Path) -> None:
+    """Detectors that find nothing in the whole text are not asked about its lines."""
+    lines = [f"value_{number} = {number}  # nothing" for number in range(100)]
+    (tmp_path / "a.py").write_text("\n".join([*lines, line, "'words'", *lines]))
+    found = suspicious_lines([tmp_path / "a.py"])
+    assert found == ([] if kind is None else [f"{tmp_path / 'a.py'}, line 101: {kind}"])
+    with secret_files._using(secret_files._detectors()):
+        assert len(found) == len([*scan_file(str(tmp_path / "a.py"))]), "what all detectors find"
 
 
 def test_logins_of_programs_are_known_by_their_folders(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _NAMES = re.compile(
     r"\.env(\..+)?|.+\.env|\.netrc|\.pypirc|\.npmrc|\.pgpass|\.htpasswd|\.git-credentials|credentials(\..+)?"
@@ -24,7 +26,8 @@ _TEXT_IN_BINARY = re.compile(rb"(?:[\t -~]\x00{3}){6,}|(?:[\t -~]\x00){6,}|[\t -
 _MOST_BINARY_BYTES = 20_000_000  # that are looked at, some seconds' work
 _CHUNK = 1_000_000  # characters
 _OWN_PATH = f"file://{Path(__file__).with_name('secret_keywords.py')}"
-_OWN_PLUGINS = [{"name": name, "path": _OWN_PATH} for name in ("OtherKeyword", "EnvironmentSecret")]
+_OWN_PLUGINS = {name: {"name": name, "path": _OWN_PATH} for name in ("OtherKeyword", "EnvironmentSecret")}
+_SECTION = re.compile(r"(\s*([#;].*)?\n)*\[")  # of a file of settings, whose lines are rewritten before they are read
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
 _FILTERS = (
@@ -49,11 +52,10 @@ def suspects(paths: Iterable[Path]) -> dict[Path, str]:
         OSError: when a file cannot be read.
     """
     found = {}
-    with _detectors():
-        for path in paths:
-            why = "its name" if _is_suspect_name(path) else next(iter(_lines(path)), None)
-            if why is not None:
-                found[path] = why
+    for path in paths:
+        why = "its name" if _is_suspect_name(path) else next(iter(_lines(path)), None)
+        if why is not None:
+            found[path] = why
     return found
 
 
@@ -63,8 +65,7 @@ def suspicious_lines(paths: Iterable[Path]) -> list[str]:
     Raises:
         OSError: when a file cannot be read.
     """
-    with _detectors():
-        return [f"{path}, {line}" for path in paths for line in _lines(path)]
+    return [f"{path}, {line}" for path in paths for line in _lines(path)]
 
 
 def _is_suspect_name(path: Path) -> bool:
@@ -73,15 +74,27 @@ def _is_suspect_name(path: Path) -> bool:
     return is_suspect or (path.parent.name, name) in _LOGINS
 
 
+@cache
+def _detectors() -> dict[str, Any]:
+    """All that are used, by their names."""
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+    from detect_secrets.settings import get_plugins, transient_settings
+
+    known: dict[str, type] = get_mapping_from_secret_type_to_class()
+    names = sorted({kind.__name__ for kind in known.values()} - _TOO_VAGUE)
+    with transient_settings({"plugins_used": [*({"name": name} for name in names), *_OWN_PLUGINS.values()]}):
+        get_mapping_from_secret_type_to_class.cache_clear()  # so that it finds our own
+        return {type(one).__name__: one for one in get_plugins()}
+
+
 @contextmanager
-def _detectors() -> Iterator[None]:
+def _using(names: Iterable[str]) -> Iterator[None]:
+    """Let `detect-secrets` look with these detectors, and with our filters."""
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.settings import transient_settings
 
-    known: dict[str, type] = get_mapping_from_secret_type_to_class()
-    kinds = {kind.__name__ for kind in known.values()}
     settings = {
-        "plugins_used": [*({"name": name} for name in sorted(kinds - _TOO_VAGUE)), *_OWN_PLUGINS],
+        "plugins_used": [{"name": name, **_OWN_PLUGINS.get(name, {})} for name in names],
         "filters_used": [
             *({"path": f"detect_secrets.filters.{name}"} for name in _FILTERS),
             {"path": "detect_secrets.filters.regex.should_exclude_secret", "pattern": [_PLACEHOLDERS]},
@@ -92,6 +105,35 @@ def _detectors() -> Iterator[None]:
         yield
 
 
+def _to_look_with(path: Path) -> list[str]:
+    """The detectors that may find something in a text file; all, where it is not Python, so not read as it stands.
+
+    `detect-secrets` asks each detector about each line, which takes a minute for a thousand files. What is found in a
+    line is found by the same expressions in the whole text.
+    """
+    from detect_secrets.plugins.base import RegexBasedDetector
+    from detect_secrets.plugins.keyword import DENYLIST, REGEX_BY_FILETYPE
+    from detect_secrets.util.filetype import FileType, determine_file_type
+
+    kind = determine_file_type(str(path))
+    if kind != FileType.PYTHON or _SECTION.match(text := path.read_text("utf-8")):
+        return list(_detectors())
+    lines, keyword = [line.rstrip() for line in text.splitlines()], re.compile("|".join(DENYLIST), re.IGNORECASE)
+    whole, with_keyword = "\n".join(lines), "\n".join(line for line in lines if keyword.search(line))
+
+    def may_find(detector: Any) -> bool:
+        if isinstance(detector, RegexBasedDetector):
+            return any(_over_lines(one).search(whole) for one in detector.denylist)
+        return any(_over_lines(one).search(with_keyword) for one in REGEX_BY_FILETYPE[kind])  # it is KeywordDetector
+
+    return [name for name, detector in _detectors().items() if may_find(detector)]
+
+
+@cache
+def _over_lines(expression: re.Pattern[str]) -> re.Pattern[str]:
+    return re.compile(expression.pattern, expression.flags | re.MULTILINE)
+
+
 def _lines(path: Path) -> list[str]:
     from detect_secrets.core.scan import scan_file
     from detect_secrets.filters.heuristic import is_non_text_file as is_ignored  # by its ending
@@ -100,10 +142,13 @@ def _lines(path: Path) -> list[str]:
         return []
     text = _decoded(path)
     if text is None and not is_ignored(path.name):
-        found = {(secret.line_number, secret.type) for secret in scan_file(str(path))}
+        if not (names := _to_look_with(path)):
+            return []
+        with _using(names):
+            found = {(secret.line_number, secret.type) for secret in scan_file(str(path))}
         return [f"line {line}: {kind}" for line, kind in sorted(found)]
     suffix = ".txt" if is_ignored(path.name) else path.suffix  # which says how lines are read
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix) as copy:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=suffix) as copy, _using(_detectors()):
         copy.write(path.read_text("utf-8") if text is None else text)
         copy.flush()
         return [f"its text: {kind}" for kind in sorted({secret.type for secret in scan_file(copy.name)})]
