@@ -44,7 +44,7 @@ test: setup check  ## everything that must hold; ROOM=serving/api: the tests of 
 	fi; \
 	pytest -m "not long" $(PYTEST) $$files || { code=$$?; [ -n "$$files" ] && [ $$code -eq 5 ] || exit $$code; }
 
-long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long, or those of a ROOM; two hours
+long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long, or those of a ROOM
 	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json $(if $(ROOM),tests/$(ROOM))
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts

@@ -37,6 +37,7 @@ PAGE = ROOT / "docs" / "mutations.md"
 CACHE = ".cache"  # of each copied tree
 COMPILED = Path(CACHE, *machine_code.folder().parts[-2:])
 BEGIN, END = "<!-- table -->\n", "<!-- end -->"
+OPTIONS = ("-m", "not long", "-x", "-q", "--tb=line", "-p", "no:cacheprovider")  # of pytest
 LIMIT_SECONDS = 1200.0  # tests that take longer hang
 NO_VERDICT = re.compile(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError|TypingError)\b")  # nothing ran
 FAILURE = re.compile(r"^(?:FAILED|ERROR) ([^\s\[]+)", re.MULTILINE)  # without the test's parameters
@@ -123,19 +124,7 @@ def demand_own_code(tree: Path, file: str) -> None:
 
 def run_tests(tree: Path, tests: Iterable[str]) -> str | None:
     """The first test that fails in `tree`, or None."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-m",
-        "not long",
-        "-x",
-        "-q",
-        "--tb=line",
-        "-p",
-        "no:cacheprovider",
-        *tests,
-    ]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, *tests]
     try:
         done = subprocess.run(
             command,

@@ -111,6 +111,7 @@ def test_a_variable_of_the_environment_in_code_would_be_found(line: str, tmp_pat
         ("url = 'https://ada:difference-engine@example.org'", "Basic Auth Credentials"),  # pragma: allowlist secret
         ("aws = 'AKIAIOSFODNN7EXAMPLF'", "AWS Access Key"),  # pragma: allowlist secret
         ("    db_password = 'tr0ub4dor&3x'", "Secret Keyword"),  # pragma: allowlist secret
+        ("db_password = \f'tr0ub4dor&3x'", "Secret Keyword"),  # pragma: allowlist secret
         ("secret = (", None),  # and a text in the next line
     ],
 )
@@ -122,6 +123,11 @@ def test_in_python_what_a_line_says_is_found_among_many(line: str, kind: str | N
     assert found == ([] if kind is None else [f"{tmp_path / 'a.py'}, line 101: {kind}"])
     with secret_files._using(secret_files._detectors()):
         assert len(found) == len([*scan_file(str(tmp_path / "a.py"))]), "what all detectors find"
+
+
+def test_blank_lines_at_the_beginning_keep_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(10_000 * "\n" + "db_password = 'tr0ub4dor&3x'\n")  # pragma: allowlist secret
+    assert suspicious_lines([tmp_path / "a.py"]) == [f"{tmp_path / 'a.py'}, line 10001: Secret Keyword"]
 
 
 def test_logins_of_programs_are_known_by_their_folders(tmp_path: Path) -> None:

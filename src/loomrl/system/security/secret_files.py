@@ -27,7 +27,9 @@ _MOST_BINARY_BYTES = 20_000_000  # that are looked at, some seconds' work
 _CHUNK = 1_000_000  # characters
 _OWN_PATH = f"file://{Path(__file__).with_name('secret_keywords.py')}"
 _OWN_PLUGINS = {name: {"name": name, "path": _OWN_PATH} for name in ("OtherKeyword", "EnvironmentSecret")}
-_SECTION = re.compile(r"(\s*([#;].*)?\n)*\[")  # of a file of settings, whose lines are rewritten before they are read
+_SECTION = re.compile(
+    r"([^\S\n]*([#;].*)?\n)*[^\S\n]*\["
+)  # of a file of settings, whose lines are rewritten before they are read
 _TOO_VAGUE = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _PLACEHOLDERS = "(?i)^(password|secret|token)$"  # as in name:TOKEN@host
 _FILTERS = (
@@ -118,7 +120,7 @@ def _to_look_with(path: Path) -> list[str]:
     kind = determine_file_type(str(path))
     if kind != FileType.PYTHON or _SECTION.match(text := path.read_text("utf-8")):
         return list(_detectors())
-    lines, keyword = [line.rstrip() for line in text.splitlines()], re.compile("|".join(DENYLIST), re.IGNORECASE)
+    lines, keyword = [line.rstrip() for line in text.split("\n")], re.compile("|".join(DENYLIST), re.IGNORECASE)
     whole, with_keyword = "\n".join(lines), "\n".join(line for line in lines if keyword.search(line))
 
     def may_find(detector: Any) -> bool:
