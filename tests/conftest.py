@@ -1,28 +1,26 @@
 """Fixtures every room may use, which worker runs what, and on how many threads."""
 
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
-from typing import Any, BinaryIO
+from typing import Any
 
 import hypothesis
 import pytest
-from filelock import FileLock
 from xdist.scheduler import LoadScopeScheduling
 
 from benchmarks.resumable import Store
 from loomrl.runs.stages.__main__ import ONE_THREAD
-from loomrl.system.http.process import ServiceProcess
 from loomrl.system.processors import num_processors
 from tests.support.planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
 from tests.support.preforked import Preforked
 from tests.support.projects import SHARED, copy_project, prefect_server, run
-from tests.support.template_home import ready_home, template_home
+from tests.support.template_home import made_once, prefect_database, ready_home, template_home
 
-__all__ = ["ready_home", "template_home"]
+__all__ = ["prefect_database", "ready_home", "template_home"]
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -154,13 +152,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Rooms:
 
 @pytest.fixture(scope="session", autouse=True)
 def preforked() -> Iterator[None]:
-    """Servers of tests are copies of one process that has imported what they need."""
-    with pytest.MonkeyPatch.context() as patch, Preforked() as copies:
-
-        def launch(service: ServiceProcess, arguments: list[str], log: BinaryIO) -> "Popen[bytes]":
-            return copies.launch(service, arguments, log)
-
-        patch.setattr(ServiceProcess, "_launch", launch)
+    """Servers of tests, and what those start, are copies of one process that has imported what they need."""
+    with Preforked():
         yield
 
 
@@ -176,26 +169,22 @@ def loomrl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_project(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it.
 
     What the run printed is in `log` beside it. It knew secrets: in variables, and in a file that git does not track.
     Its DVC cache knows the stages of a challenger, too: a run with `training.seed=2` restores them.
     """
-    base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent  # parallel workers share one
-    project, done = shared / "finished" / "project", shared / "finished" / "done"
-    (shared / "finished").mkdir(exist_ok=True)
-    with FileLock(shared / "finished" / "lock"):
-        if not done.exists():
-            copy_project(project)
-            (project / PLANTED_FILE).write_text(f"password = '{PLANTED}'\n")
-            secrets = dict.fromkeys(SECRET_VARIABLES, PLANTED)
-            (shared / "finished" / "log").write_text(run(project, "loomrl", "run", "configs/cartpole.yaml", **secrets))
-            (project / PLANTED_FILE).unlink()
-            prepare_challenger(project)
-            done.touch()
-    return project
+    return made_once(tmp_path_factory, "finished", finish_project) / "project"
+
+
+def finish_project(folder: Path) -> None:
+    project = copy_project(folder / "project")
+    (project / PLANTED_FILE).write_text(f"password = '{PLANTED}'\n")
+    secrets = dict.fromkeys(SECRET_VARIABLES, PLANTED)
+    (folder / "log").write_text(run(project, "loomrl", "run", "configs/cartpole.yaml", **secrets))
+    (project / PLANTED_FILE).unlink()
+    prepare_challenger(project)
 
 
 def prepare_challenger(project: Path) -> None:
@@ -209,9 +198,11 @@ def prepare_challenger(project: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def running_prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def running_prefect(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path) -> Iterator[str]:
     """A Prefect server; a run on it starts ten seconds sooner than one that starts its own."""
-    with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
+    home = tmp_path_factory.mktemp("prefect")
+    shutil.copy2(prefect_database, home / "prefect.db")
+    with prefect_server(home) as url:
         yield url
 
 

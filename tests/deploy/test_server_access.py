@@ -21,6 +21,7 @@ from loomrl.system.security import credentials
 from tests.support.foreign_page import EVIL, attack, basic, browser
 from tests.support.prefect_api import prefect_api
 from tests.support.projects import ROOT, answers, environment, free_ports, until
+from tests.support.template_home import put_server_databases
 
 LOCAL = ROOT / "deploy" / "local"
 with_browser = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
@@ -63,8 +64,9 @@ def command(program: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory, prefect_database: Path, template_home: Path) -> Iterator[Servers]:
     home = tmp_path_factory.mktemp("home")
+    put_server_databases(home, template_home, prefect_database)
     *ports, other = free_ports(3)
     settings = {"LOOMRL_PREFECT_PORT": str(ports[0]), "LOOMRL_MLFLOW_PORT": str(ports[1])}
     (home / "services").mkdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.projects import ROOT, environment, until
+from tests.support.template_home import put_server_databases
 
 _FLOW = """
 import signal, sys
@@ -25,7 +26,8 @@ signal.pause()
 """
 
 
-def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path) -> None:
+def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path, template_home: Path, prefect_database: Path) -> None:
+    put_server_databases(loomrl_home, template_home, prefect_database)
     patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600"}
     settings = environment(ROOT, LOOMRL_HOME=str(loomrl_home), **patience)
     settings.pop("PREFECT_API_URL", None)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,16 +14,10 @@ import pytest
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.process import ServiceProcess
-from tests.support.preforked import Copy, Preforked, real_launch
+from tests.support.preforked import ForkServer, Preforked, Started
+from tests.support.projects import until
 
 SAYS_WHO_IT_IS = "import os; print(os.getppid(), os.getcwd(), os.environ['WHO'], len(os.listdir('/proc/self/fd')))"
-
-
-class Service(ServiceProcess):
-    """One that is never entered."""
-
-    arguments = ()
-    name = "service"
 
 
 @pytest.fixture
@@ -31,41 +26,86 @@ def copies() -> Iterator[Preforked]:
         yield found
 
 
-def launch(copies: Preforked, log: Path, *arguments: str, **environment: str) -> "subprocess.Popen[bytes]":
+def launch(log: Path, *arguments: str, **environment: str) -> Started:
     with log.open("ab") as file:
-        return copies.launch(Service(environment=environment), list(arguments), file)
+        command = [sys.executable, "-m", *arguments]
+        started = subprocess.Popen(command, env={**os.environ, **environment}, stdout=file, stderr=file)
+    assert isinstance(started, Started)
+    return started
 
 
 def once(statement: str) -> tuple[str, ...]:
     return "timeit", "-n1", "-r1", "-s", statement, "pass"
 
 
-def test_it_is_a_child_with_its_own_environment_folder_and_log(
-    copies: Preforked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("copies")
+def test_it_is_a_child_with_its_own_environment_folder_and_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for who in ("first", "second"):
-        copy = launch(copies, tmp_path / who, *once(SAYS_WHO_IT_IS), WHO=who)
-        assert isinstance(copy, Copy)
+        copy = launch(tmp_path / who, *once(SAYS_WHO_IT_IS), WHO=who)
+        assert copy.is_copy
         assert copy.wait(60) == 0
         said = (tmp_path / who).read_text().splitlines()[0]
         assert said == f"{os.getpid()} {tmp_path} {who} 4"  # the three of every process, and the folder being listed
 
 
-def test_its_exit_code_and_signals_are_its_own(copies: Preforked, tmp_path: Path) -> None:
-    failed = launch(copies, tmp_path / "log", "json.tool", "missing.json")
+@pytest.mark.usefixtures("copies")
+def test_its_exit_code_and_signals_are_its_own(tmp_path: Path) -> None:
+    failed = launch(tmp_path / "log", "json.tool", "missing.json")
     assert failed.wait(60) == 2
     assert "missing.json" in (tmp_path / "log").read_text()
-    asleep = launch(copies, tmp_path / "log", *once("import time; time.sleep(600)"))
+    asleep = launch(tmp_path / "log", *once("import time; time.sleep(600)"))
     assert asleep.poll() is None
     asleep.terminate()
     assert asleep.wait(60) == -signal.SIGTERM
 
 
-def test_many_at_once_are_told_apart(copies: Preforked, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("copies")
+def test_its_pipes_and_handles_are_those_that_were_given(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "json.tool", "--compact"]
+    for text in ("[1, 2]", "[3]"):
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert done.stdout.split() == [text.replace(" ", "")]
+    reads, writes = os.pipe()
+    statement = f"import os; os.write({writes}, b'handed over'); os.write(2, str(os.getsid(0) == os.getpid()).encode())"
+    command = [sys.executable, "-m", *once(statement)]
+    started = subprocess.Popen(command, pass_fds=[writes], stderr=subprocess.PIPE, start_new_session=True)
+    os.close(writes)
+    assert isinstance(started, Started)
+    assert started.is_copy
+    _, errors = started.communicate()
+    with os.fdopen(reads, "rb") as pipe:
+        assert (pipe.read(), errors) == (b"handed over", b"True")
+
+
+def test_what_a_server_starts_is_a_copy_and_ends_with_it(loomrl_home: Path) -> None:
+    with ServerProcess("cartpole", wait_ready=False) as server:
+        assert server.process is not None
+        assert server.process.is_copy
+        folder = Path(f"/proc/{server.process.pid}/task")
+        until(lambda: len(children(folder)) == 2, "the guardian beside the process that is copied")
+        begun = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(folder)]
+        assert all(b"tests.support.preforked" in command for command in begun), begun
+        pids = children(folder)
+        server.kill()
+    until(lambda: not any(lives(pid) for pid in pids), "the end of what the server started")
+
+
+def children(tasks: Path) -> list[str]:
+    """The process ids of what a process's threads have started."""
+    return [pid for listed in tasks.glob("*/children") for pid in listed.read_text().split()]
+
+
+def lives(pid: str) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.usefixtures("copies")
+def test_many_at_once_are_told_apart(tmp_path: Path) -> None:
     def ask(number: int) -> str:
         log = tmp_path / str(number)
-        assert launch(copies, log, *once("import os; print(os.environ['WHO'])"), WHO=str(number)).wait(60) == 0
+        assert launch(log, *once("import os; print(os.environ['WHO'])"), WHO=str(number)).wait(60) == 0
         return log.read_text().splitlines()[0]
 
     with ThreadPoolExecutor(4) as pool:
@@ -78,43 +118,47 @@ def test_many_at_once_are_told_apart(copies: Preforked, tmp_path: Path) -> None:
 def test_services_start_in_a_new_python_too(
     service: ServiceProcess, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ServiceProcess, "_launch", real_launch)
+    monkeypatch.setattr(Started, "server", None)
     monkeypatch.setitem(service._environment, "LOOMRL_HOME", str(loomrl_home))
     with service:
         assert httpx.get(f"{service.url}/openapi.json", trust_env=False).status_code in (200, 401)
 
 
-def test_another_service_takes_a_new_python(copies: Preforked, tmp_path: Path) -> None:
-    new = launch(copies, tmp_path / "log", "calendar", "2026")
-    assert not isinstance(new, Copy)
+@pytest.mark.usefixtures("copies")
+def test_another_service_takes_a_new_python(tmp_path: Path) -> None:
+    new = launch(tmp_path / "log", "calendar", "2026")
+    assert not new.is_copy
     assert new.wait(60) == 0
 
 
-def test_what_is_read_when_python_starts_takes_a_new_python(copies: Preforked, tmp_path: Path) -> None:
-    new = launch(copies, tmp_path / "log", *once("import sys; print(sys.flags.hash_randomization)"), PYTHONHASHSEED="0")
-    assert not isinstance(new, Copy)
+@pytest.mark.usefixtures("copies")
+def test_what_is_read_when_python_starts_takes_a_new_python(tmp_path: Path) -> None:
+    new = launch(tmp_path / "log", *once("import sys; print(sys.flags.hash_randomization)"), PYTHONHASHSEED="0")
+    assert not new.is_copy
     assert new.wait(60) == 0
     assert (tmp_path / "log").read_text().startswith("0")
 
 
 def test_where_the_imports_fail_a_new_python_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with Preforked({"nowhere": ("nowhere",)}) as copies:
+    with Preforked({"nowhere": ("nowhere",)}):
         for _ in range(2):
-            new = launch(copies, tmp_path / "log", "nowhere")
-            assert not isinstance(new, Copy)
+            new = launch(tmp_path / "log", "nowhere")
+            assert not new.is_copy
             assert new.wait(60) == 1
     assert "No module named nowhere" in (tmp_path / "log").read_text()
     assert "No module named 'nowhere'" in capfd.readouterr().err
 
 
-def test_a_process_that_is_no_child_is_an_error() -> None:
-    with pytest.raises(ChildProcessError):
-        Copy(os.getppid(), [])
+def test_a_process_that_is_no_child_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Preforked({"timeit": ("timeit",)}):
+        monkeypatch.setattr(ForkServer, "fork", lambda *_: os.getppid())
+        with pytest.raises(ChildProcessError):
+            subprocess.Popen([sys.executable, "-m", *once("pass")])
 
 
 def test_the_process_that_is_copied_may_be_lost(copies: Preforked, tmp_path: Path) -> None:
-    assert launch(copies, tmp_path / "log", *once("pass")).wait(60) == 0
-    assert copies._process is not None
-    copies._process.kill()
-    copies._process.wait()
-    assert launch(copies, tmp_path / "log", *once("pass")).wait(60) == 0
+    assert launch(tmp_path / "log", *once("pass")).wait(60) == 0
+    assert copies.process is not None
+    copies.process.kill()
+    copies.process.wait()
+    assert launch(tmp_path / "log", *once("pass")).wait(60) == 0

@@ -1,128 +1,183 @@
-"""Servers that tests start begin as copies of a process that has imported what they need.
+"""Processes of LoomRL that tests start begin as copies of one that has imported what they need.
 
-Importing is most of what the start of a server costs, and tests start hundreds. A copy is a process of its own: a child
-of the process that asked for it, with its own arguments, environment, folder and log. It shares with the other copies
-what an interpreter decides when it starts, such as the seed of its hashes, and is listed under the command of the
-process it copies. A new interpreter is started where variables differ that are read at the start; for another service;
-and where the imports fail: it says why.
+Importing is most of what the start of a server costs, and tests start hundreds; beside each runs a guardian's process,
+beside some those of workers or a challenger. A copy is a process of its own: a child of the process that asked for it,
+with its own arguments, environment, folder, pipes and exit code. It shares with the other copies what an interpreter
+decides when it starts, such as the seed of its hashes, and is listed under the command of the process it copies. A new
+interpreter is started where variables differ that are read at the start; for other commands; and where the imports
+fail: it says why.
 """
 
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import runpy
+import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, ClassVar, Self
 
-from loomrl.system.http.process import ServiceProcess
-
-SERVICES = {
-    "loomrl.serving": (
-        "loomrl.serving.command",
-        "loomrl.serving.server",
-        "loomrl.serving.api.app",
-        "loomrl.serving.api.hot",
-        "mlflow.store.tracking.sqlalchemy_store",
-        "mlflow.store.model_registry.sqlalchemy_store",
-        "uvicorn",
-    ),
+_SERVER = (
+    "loomrl.serving.command",
+    "loomrl.serving.server",
+    "loomrl.serving.api.app",
+    "loomrl.serving.api.hot",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "mlflow.store.model_registry.sqlalchemy_store",
+    "uvicorn",
+)
+MODULES = {
+    "loomrl.serving": _SERVER,
+    "loomrl.serving.supervision.worker": _SERVER,
+    "loomrl.serving.guardian.child": ("loomrl.serving.guardian.exchange", "loomrl.serving.guardian.stream"),
+    "loomrl.serving.mirror.child": ("loomrl.serving.policy.model", "loomrl.serving.decisions.memory"),
     "loomrl.language.trajectory": ("loomrl.language.trajectory.api.app",),
 }  # what `python -m` runs -> what it imports
+_STARTS_OTHERS = ("loomrl.serving", "loomrl.serving.supervision.worker")
 _READ_AT_START = (
     *("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_", "MLFLOW_LOGGING"),
     *("TZ", "LC_", "LANG"),
 )  # what the names of such variables begin with
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
-real_launch = ServiceProcess._launch
+_MOST_BYTES, _MOST_HANDLES = 1 << 17, 32  # of a request
+_ABOVE = 512  # file descriptors that are handed over lie below it
+_Request = tuple[dict[str, Any], list[int]]  # what to run, and the file descriptors it gets
+NewPython = subprocess.Popen
 
 
-class Copy(subprocess.Popen[bytes]):
-    """The child of this process with this id, which another process forked.
+class ForkServer:
+    """A process beside this one that forks copies of itself, which become children of this one."""
 
-    Raises:
-        ChildProcessError: when this process has no such child.
-    """
+    def __init__(self, begin: Callable[[], socket.socket], begun: Mapping[str, str], modules: Sequence[str]) -> None:
+        """`begin` starts it, `begun` are the variables it was started with, `modules` what its copies can run."""
+        self._begin, self._begun, self._modules = begin, begun, modules
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()
 
-    def __init__(self, pid: int, arguments: list[str]) -> None:
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        self.args, self.pid, self.returncode = arguments, pid, None
-        self.stdin = self.stdout = self.stderr = None
-        self._child_created, self._waitpid_lock = True, threading.Lock()
-        self._input, self._communication_started, self._sigint_wait_secs = None, False, 0.25
+    def can_run(self, command: Any, environment: Mapping[str, str]) -> bool:
+        """Whether a copy in this environment would do what the command does."""
+        if not isinstance(command, list) or command[:2] != [sys.executable, "-m"] or command[2] not in self._modules:
+            return False
+        changed = {name for name, _ in environment.items() ^ self._begun.items()}
+        return not any(name.startswith(_READ_AT_START) for name in changed)
+
+    def close(self) -> None:
+        """Let it end."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def fork(self, request: dict[str, Any], handles: Sequence[int]) -> int:
+        """The id of a new child; 0 where none could be made."""
+        told = json.dumps(request | {"parent": os.getpid()}).encode()
+        with self._lock:
+            connection = self._connection = self._connection or self._begin()
+            _adopt_orphans(True)  # the one that is about to be born
+            try:
+                socket.send_fds(connection, [told], handles)
+                return int(connection.recv(64) or 0)
+            except (BrokenPipeError, ConnectionResetError):
+                return 0
+            except BaseException:
+                connection.close()  # what it still answers would be taken for the next one's
+                raise
+            finally:
+                _adopt_orphans(False)
+
+
+class Started(NewPython[Any]):
+    """`subprocess.Popen`, but what this process's fork server can run is run by a copy."""
+
+    server: ClassVar[ForkServer | None] = None
+    is_copy = False
+
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: bool,
+        pass_fds: Sequence[int],
+        cwd: Any,
+        env: Mapping[str, str] | None,
+        startupinfo: Any,
+        creationflags: int,
+        shell: bool,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        *privileges: Any,
+    ) -> None:
+        variables = dict(os.environ if env is None else env)
+        restore_signals, gid, gids, uid, umask, own_session, group = privileges
+        is_plain = not (executable or preexec_fn or shell) and (gid, gids, uid, umask, group) == (
+            None,
+            None,
+            None,
+            -1,
+            -1,
+        )
+        if is_plain and self.server and self.server.can_run(args, variables) and max(pass_fds, default=0) < _ABOVE:
+            given = [one if one != -1 else own for own, one in enumerate((p2cread, c2pwrite, errwrite))]
+            request = {
+                "arguments": args[2:],
+                "environment": variables,
+                "folder": os.path.abspath(cwd or "."),
+                "handles": [0, 1, 2, *pass_fds],
+                "has_own_session": own_session,
+            }
+            if pid := self.server.fork(request, [*given, *pass_fds]):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # an error, were it no child
+                self.pid, self._child_created, self.is_copy = pid, True, True
+                self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+                return
+        handles = (p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+        told = (args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell)
+        super()._execute_child(*told, *handles, *privileges)
 
 
 class Preforked:
-    """Launches services as copies of one process, which is started for the first of them and ends with this one."""
+    """Within the block, what can be a copy is one: of a process that is started for the first of them."""
 
-    def __init__(self, services: Mapping[str, Sequence[str]] = SERVICES) -> None:
-        self._services = services
+    def __init__(self, modules: Mapping[str, Sequence[str]] = MODULES) -> None:
+        self._modules = modules
         self._begun = dict(os.environ)
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._answers: BinaryIO
+        self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self._before = subprocess.Popen, Started.server
+        self._server = Started.server = ForkServer(self._begin, self._begun, list(self._modules))
+        subprocess.Popen = Started  # type: ignore[misc]
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._end()
+        subprocess.Popen, Started.server = self._before  # type: ignore[misc]
+        self._server.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
-    def launch(self, service: ServiceProcess, arguments: list[str], log: BinaryIO) -> "subprocess.Popen[bytes]":
-        """Run `python -m ARGUMENTS` in the service's environment and this folder; output goes to the end of `log`."""
-        environment: dict[str, str] = service._environment
-        pid = 0
-        changed = {name for name, _ in environment.items() ^ self._begun.items()}
-        if arguments[0] in self._services and not any(name.startswith(_READ_AT_START) for name in changed):
-            request = {"arguments": arguments, "environment": environment, "folder": os.getcwd(), "log": log.name}
-            with self._lock:
-                pid = self._ask(request)
-        return Copy(pid, arguments) if pid else real_launch(service, arguments, log)
-
-    def _ask(self, request: dict[str, Any]) -> int:
-        """The id of the new process; 0 where none could be made."""
-        process = self._process or self._begin()
-        if process.poll() is not None:
-            return 0
-        assert process.stdin is not None
-        _adopt_orphans(True)  # the one that is about to be born
-        try:
-            process.stdin.write(json.dumps(request | {"parent": os.getpid()}).encode() + b"\n")
-            process.stdin.flush()
-            return int(self._answers.readline() or 0)
-        except BaseException:
-            self._end()  # what it still answers would be taken for the next one's
-            raise
-        finally:
-            _adopt_orphans(False)
-
-    def _begin(self) -> "subprocess.Popen[bytes]":
-        """Start the process to copy; it has ended where it could not import what it should."""
-        reads, writes = os.pipe()
-        modules = [module for imported in self._services.values() for module in imported]
-        command = [sys.executable, "-m", __name__, str(writes), *modules]
-        self._process = subprocess.Popen(
-            command, env=self._begun, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[writes], cwd=_ROOT
-        )
-        os.close(writes)
-        self._answers = os.fdopen(reads, "rb")
-        if not self._answers.readline():
-            self._process.wait()
-        return self._process
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._answers.close()
-            self._process = None
+    def _begin(self) -> socket.socket:
+        """Start the process to copy; it ends at once where it cannot import what it should."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        modules = json.dumps({name: list(imported) for name, imported in self._modules.items()})
+        command = [sys.executable, "-m", __name__, str(its.fileno()), modules]
+        with its:
+            self.process = NewPython(
+                command, env=self._begun, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], cwd=_ROOT
+            )
+        return ours
 
 
 def _adopt_orphans(is_wanted: bool) -> None:
@@ -130,14 +185,18 @@ def _adopt_orphans(is_wanted: bool) -> None:
         raise OSError("this process cannot be made the parent of orphans")
 
 
-def _serve(answers: BinaryIO) -> dict[str, Any]:
-    """Answer each line of the standard input with the id of a new process, in which this returns that line's object.
+def _serve(connection: socket.socket) -> _Request:
+    """Answer each request with the id of a new process, in which this returns the request.
 
-    The new process is a child of `parent`, since the process that forks it ends; it ends too where it is not. Where
-    none could be made the answer is 0.
+    The new process is a child of the one that asked, since the process that forks it ends; it ends too where it is not.
+    Where none could be made the answer is 0. This process ends when nobody can ask any more.
     """
-    for line in sys.stdin.buffer:
-        request: dict[str, Any] = json.loads(line)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the copies
+    while True:
+        told, handles, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_HANDLES)
+        if not told:
+            os._exit(0)
+        request: dict[str, Any] = json.loads(told)
         reads, writes = os.pipe()
         if (intermediate := os.fork()) == 0:
             intermediate = os.getpid()
@@ -146,39 +205,72 @@ def _serve(answers: BinaryIO) -> dict[str, Any]:
                     if parent != intermediate:
                         os._exit(3)
                     time.sleep(0.001)
-                return request
-            os.write(writes, b"%d\n" % pid)
+                connection.detach()  # closed with all that is not handed over
+                return request, handles
+            os.write(writes, b"%d" % pid)
             os._exit(0)
-        os.close(writes)
+        for handle in (writes, *handles):
+            os.close(handle)
         os.waitpid(intermediate, 0)
-        with os.fdopen(reads, "rb") as pipe:
-            answers.write(pipe.readline() or b"0\n")
-        answers.flush()
-    sys.exit()
+        pid = os.read(reads, 64)
+        os.close(reads)
+        connection.send(pid or b"0")
+
+
+def _fork_beside(begun: Mapping[str, str], modules: Sequence[str]) -> _Request | None:
+    """Give this process a fork server of its own: a copy of itself. In the copies of that one their requests return."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        its.close()
+        Started.server = ForkServer(lambda: ours, begun, modules)
+        return None
+    ours.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for own in range(3):
+        os.dup2(nothing, own)
+    return _serve(its)
+
+
+def _take(numbers: Sequence[int], handles: Sequence[int]) -> None:
+    """Have these file descriptors under these numbers, and no others."""
+    above = [fcntl.fcntl(handle, fcntl.F_DUPFD, _ABOVE) for handle in handles]
+    os.closerange(0, _ABOVE)
+    for handle, number in zip(above, numbers, strict=True):
+        os.dup2(handle, number)
+    os.closerange(_ABOVE, max(above) + 1)
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Turn this process into `python -m ARGUMENTS`, with its output at the end of its log."""
-    nothing, log = os.open(os.devnull, os.O_RDONLY), os.open(request["log"], os.O_WRONLY | os.O_APPEND)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.closerange(3, 1024)
+    """Turn this process into `python -m ARGUMENTS`."""
+    module, *arguments = request["arguments"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["has_own_session"]:
+        os.setsid()
     os.chdir(request["folder"])
     sys.path[0] = request["folder"]
     os.environ.clear()
     os.environ.update(request["environment"])
-    module, *arguments = request["arguments"]
     sys.argv = [module, *arguments]
+    sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-if __name__ == "__main__":
-    for name in sys.argv[2:]:
+def _main(handle: str, modules: str) -> None:
+    """Import what the modules do and serve; then, in each copy, be what was asked for."""
+    begun, known = dict(os.environ), json.loads(modules)
+    for name in dict.fromkeys(name for imported in known.values() for name in imported):
         import_module(name)
     assert threading.active_count() == 1, "of Python's threads only the one that forks is copied"
     gc.collect()
     gc.freeze()  # else each copy would look at all of it again, and copy its pages
-    answers = os.fdopen(int(sys.argv[1]), "wb", closefd=False)
-    answers.write(b"ready\n")
-    answers.flush()
-    _become(_serve(answers))
+    subprocess.Popen = Started  # type: ignore[misc]
+    request, handles = _serve(socket.socket(fileno=int(handle)))
+    _take(request["handles"], handles)
+    while request["arguments"][0] in _STARTS_OTHERS and (asked := _fork_beside(begun, list(known))):
+        request, handles = asked
+        _take(request["handles"], handles)
+    _become(request)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

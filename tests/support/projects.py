@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +148,22 @@ def records(project: Path) -> list[dict[str, Any]]:
 
 
 def copy_state(project: Path, destination: Path) -> Path:
-    """A copy of a project with its state: a run in it finds what the original's runs left.
-
-    MLflow keeps absolute artifact locations in its database; in the copy they name the copy.
-    """
+    """A copy of a project with its state: a run in it finds what the original's runs left."""
     shutil.copytree(project, destination, symlinks=True)
+    _move_artifacts(destination / ".loomrl" / "mlflow.db", project, destination)
+    return destination
+
+
+def copy_home(home: Path, destination: Path) -> None:
+    """Fill a home with what another one holds."""
+    shutil.copytree(home, destination, symlinks=True, dirs_exist_ok=True)
+    _move_artifacts(destination / "mlflow.db", home, destination)
+
+
+def _move_artifacts(database: Path, before: Path, after: Path) -> None:
+    """MLflow keeps absolute artifact locations in its database; in a copy they name the copy."""
     columns = (("experiments", "artifact_location"), ("runs", "artifact_uri"))
     columns += (("model_versions", "source"), ("model_versions", "storage_location"))
-    with sqlite3.connect(destination / ".loomrl" / "mlflow.db") as database:
+    with closing(sqlite3.connect(database)) as connection, connection:
         for table, column in columns:
-            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(project), str(destination)))
-    return destination
+            connection.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(before), str(after)))

@@ -60,7 +60,7 @@ def lock_entries(project: Path, policy: str) -> dict[str, Json]:
     if not path.is_file():
         return {}
     try:
-        stages = (yaml.safe_load(path.read_text()) or {}).get("stages") or {}
+        stages = (yaml.load(path.read_text(), yaml.CSafeLoader) or {}).get("stages") or {}
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}; restore it with `git checkout dvc.lock`") from error
     suffix = f"@{policy}"

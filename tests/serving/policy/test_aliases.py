@@ -24,19 +24,31 @@ from loomrl.system.home import home
 from tests.support.champions import make_champion, promoted, promotion, put_files
 from tests.support.inside import Inside
 from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.projects import copy_home
 
 ALWAYS = {"exploration": {"kind": "epsilon", "epsilon": 1.0, "share": 0.99}}
 STATEMENT = ChampionStatement.TAG
 
 
+@pytest.fixture(scope="module")
+def promoted_home(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of it each test gets a copy."""
+    made, folders = tmp_path_factory.mktemp("promoted"), tmp_path_factory.mktemp("versions")
+    copy_home(template_home, made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOMRL_HOME", str(made))
+        registry = Registry()
+        for number in (1, 2):
+            promoted(registry, discrete_folder(folders / f"{number}", value=float(number)))
+        registry.register("cartpole", discrete_folder(folders / "3", value=3.0), "run-3")
+    return made
+
+
 @pytest.fixture
-def registry(ready_home: Path, tmp_path: Path) -> Registry:
+def registry(promoted_home: Path, loomrl_home: Path) -> Registry:
     """Versions 1 and 2 were promoted, one after the other; 3 was not."""
-    registry = Registry()
-    for number in (1, 2):
-        promoted(registry, discrete_folder(tmp_path / f"{number}", value=float(number)))
-    registry.register("cartpole", discrete_folder(tmp_path / "3", value=3.0), "run-3")
-    return registry
+    copy_home(promoted_home, loomrl_home)
+    return Registry()
 
 
 @pytest.fixture
