@@ -98,7 +98,7 @@ def services(folder: Path) -> Iterator[Services]:
 class World:
     """One case: a server of its own, on a disk of its own, that finds services by ways that can be cut."""
 
-    def __init__(self, stack: ExitStack, given: Services, name: str, workers: int) -> None:
+    def __init__(self, stack: ExitStack, given: Services, faults: Sequence[str], name: str, workers: int) -> None:
         self.folder, self.given = given.folder / name, given
         self.disk: SmallDisk = stack.enter_context(small_disk(self.folder / "disk", 64 * 2**20, 4_096))
         self.home = self.folder / "disk" / "home"
@@ -125,8 +125,9 @@ class World:
             "LOOMRL_HOME": str(self.home),
             "LOOMRL_DATABASE_URL": self.database.replace(f":{port}/", f":{self.loomdb.port}/"),
             "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.mlflow.port}",
-            **self.clock.environment,
         }
+        if any("clock" in fault for fault in faults):
+            environment |= self.clock.environment
         self.options: dict[str, Any] = {
             "workers": workers, "server": f"orders-{workers}", "environment": environment, "rate": 1e6,
             "ready_seconds": _PATIENCE_SECONDS,
@@ -189,7 +190,7 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
     name = "-".join((*faults, *moments, str(workers))).replace(" ", "_")
     seconds: dict[str, Any] = {}
     with ExitStack() as stack:
-        world = World(stack, given, name, workers)
+        world = World(stack, given, faults, name, workers)
         if "start" in moments:
             world.breaks(faults, "start")
         with _server(world) as server, server.client() as client:
