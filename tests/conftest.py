@@ -17,7 +17,7 @@ from loomrl.runs.stages.__main__ import ONE_THREAD
 from loomrl.system.processors import num_processors
 from tests.support.planted import PLANTED, PLANTED_FILE, SECRET_VARIABLES
 from tests.support.preforked import Preforked
-from tests.support.projects import SHARED, copy_project, prefect_server, run
+from tests.support.projects import SHARED, copy_project, copy_state, prefect_server, run
 from tests.support.template_home import made_once, prefect_database, ready_home, template_home
 
 __all__ = ["prefect_database", "ready_home", "template_home"]
@@ -48,7 +48,7 @@ ONE_SCOPE = (
 )  # with a fixture of their own
 # Rooms of which each takes a worker minutes.
 HEAVY = ("serving", "safety", "training", "promotion", "deploy", "training/distributed", "language/trajectory")
-SLOW = ("test_lifecycle.py", "README.md", "operations.md", "test_a_corrupt_newest")  # a minute or so each
+SLOW = ("test_lifecycle.py", "README.md", "operations.md")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
 
@@ -100,9 +100,8 @@ def mark_long_cases(items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases that are long, and order all.
 
-    Who makes the finished project begins, beside the files that are one scope, then come the rooms, then the rest.
-
-    What takes minutes comes first each time, so that no worker is left with it at the end.
+    Who makes the finished project begins, beside the files that are one scope, then comes what takes long, then the
+    rooms, then the rest: at the end there is something short for whoever is ready.
     """
     mark_long_cases(items)
 
@@ -110,10 +109,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.name == MAKES_THE_PROJECT:
             return 0
         if (room := room_of(item.nodeid)) not in SPREAD:
-            return 2 if room in HEAVY else 3
+            return 3 if room in HEAVY else 4
         if str(item.path).endswith(ONE_SCOPE):
             return 1
-        return 4 if any(name in item.nodeid for name in SLOW) else 5
+        return 2 if any(name in item.nodeid for name in SLOW) else 5
 
     items.sort(key=turn)
 
@@ -173,7 +172,6 @@ def finished_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this project in which CartPole went through its life cycle once. Never change it: copy it.
 
     What the run printed is in `log` beside it. It knew secrets: in variables, and in a file that git does not track.
-    Its DVC cache knows the stages of a challenger, too: a run with `training.seed=2` restores them.
     """
     return made_once(tmp_path_factory, "finished", finish_project) / "project"
 
@@ -184,7 +182,16 @@ def finish_project(folder: Path) -> None:
     secrets = dict.fromkeys(SECRET_VARIABLES, PLANTED)
     (folder / "log").write_text(run(project, "loomrl", "run", "configs/cartpole.yaml", **secrets))
     (project / PLANTED_FILE).unlink()
-    prepare_challenger(project)
+
+
+@pytest.fixture(scope="session")
+def project_with_challenger(tmp_path_factory: pytest.TempPathFactory, finished_project: Path) -> Path:
+    """The same, and its DVC cache knows the stages of a challenger: a run with `training.seed=2` restores them."""
+
+    def make(folder: Path) -> None:
+        prepare_challenger(copy_state(finished_project, folder / "project"))
+
+    return made_once(tmp_path_factory, "challenger", make) / "project"
 
 
 def prepare_challenger(project: Path) -> None:

@@ -198,6 +198,7 @@ def test_the_attacks_reach_a_server_that_is_open(chromium: Browser, method: str)
 
 
 @with_browser
+@pytest.mark.long_cases("without login")
 @pytest.mark.parametrize("knows_login", [False, True], ids=["without login", "with login"])
 def test_a_page_of_another_site_creates_no_flow_run_and_our_client_does(
     servers: Servers, deployment: str, chromium: Browser, knows_login: bool

