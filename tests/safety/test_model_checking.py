@@ -15,6 +15,7 @@ from loomrl.errors import ConfigError
 from loomrl.safety.checks.model_checking import ModelCheckingConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
+from loomrl.safety.replay import replay
 from loomrl.serving.policy.model import open_session
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
@@ -73,6 +74,15 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
     assert "model_checking.below" in case.decision.blocking
     assert "model_checking.on_it" in case.decision.blocking
     assert case.decision.reason.count("the value lies between") == 2
+    again = replay(tmp_path / "safety", "model_checking.below", discrete.environment, discrete.training)
+    assert (again.seed, again.reproduced, again.identical) == (None, True, None)
+    assert claims["below"].counterexample.description == f"{config_of(config, 'below')}: {again.finding}"
+    assert again.finding.endswith("begun in s = 0, over = False")
+
+
+def config_of(config: SafetyConfig, name: str) -> str:
+    listed = config.checks["model_checking"]["properties"]
+    return next(prop["property"] for prop in listed if prop["name"] == name)
 
 
 def test_the_graph_that_ships_is_asked_too(discrete: Policy, tmp_path: Path) -> None:

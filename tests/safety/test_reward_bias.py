@@ -1,5 +1,6 @@
 """A protected feature that rewards or outcomes depend on is found; one that does not matter is not."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,12 @@ from gymnasium import spaces
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
+from loomrl.safety import replay as safety_replay
+from loomrl.safety.case.document import read_case
+from loomrl.safety.checks import reward_bias
 from loomrl.safety.checks.reward_bias import RewardBiasConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
+from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig
 from loomrl.types import SafetyCase, Verdict
 from tests.support.trained import EVALUATION, Policy, evaluate, examine, train
@@ -83,6 +88,25 @@ def test_bias_is_found_where_it_was_put(lending: tuple[str, Policy], tmp_path: P
     else:  # another world for each group: no step has a twin, and outcomes differ
         assert (reward.verdict, outcome.verdict) == (Verdict.UNDECIDED, Verdict.REFUTED)
         assert "no step could be compared" in reward.finding
+    for name, claim in {"reward": reward, "outcome": outcome}.items():
+        if claim.verdict is Verdict.REFUTED:
+            again = replay(tmp_path / "safety", f"reward_bias.group.{name}", policy.environment, policy.training)
+            assert (again.reproduced, again.identical) == (True, True)
+            assert again.finding == claim.counterexample.description
+
+
+@pytest.mark.parametrize("lending", [{"favour": 0.5}], ids=["favour"], indirect=True)
+def test_a_value_that_matters_no_more_is_not_found_again(lending: tuple[str, Policy], tmp_path: Path) -> None:
+    _, policy = lending
+    claims = claims_of(examine(policy, tmp_path, settings(outcome_margin=1.0)))
+    for what in ("reward", "outcome"):
+        claim = claims[f"group.{what}"]
+        failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
+        same = {**failure.document["feature"], "values": [0, 0]}
+        changed: dict[str, Any] = {"feature": same, "examples": [{"value": 0}, {"value": 0}]}
+        if what == "reward":
+            changed["step"] = {**failure.document["step"], "value": 0}
+        assert not reward_bias.replay(replace(failure, document={**failure.document, **changed})).reproduced
 
 
 def test_a_feature_the_environment_does_not_have_is_named(barely_trained: Policy, tmp_path: Path) -> None:

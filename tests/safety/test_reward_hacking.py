@@ -1,6 +1,7 @@
 """An exploited reward is found: in the policy, over its training, at a sensor; one that is not is supported."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,12 @@ from gymnasium import spaces
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
+from loomrl.safety import replay as safety_replay
+from loomrl.safety.case.document import read_case
+from loomrl.safety.checks import reward_hacking
 from loomrl.safety.checks.reward_hacking import RewardHackingConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
+from loomrl.safety.replay import replay
 from loomrl.system.files import write_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
 from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
@@ -97,6 +102,21 @@ def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Po
     else:
         assert {"reward_hacking.objective", "reward_hacking.eyes"} <= set(case.decision.blocking)
         assert "with no more of info.gone" in claims["objective"].finding
+        for name in ("objective", "eyes"):
+            again = replay(tmp_path / "safety", f"reward_hacking.{name}", policy.environment, policy.training)
+            assert (again.reproduced, again.identical) == (True, True)
+            counterexample = claims[name].counterexample
+            assert counterexample is not None
+            assert again.finding == counterexample.description
+
+
+@pytest.mark.parametrize("sweeping", [False], ids=["fooled"], indirect=True)
+def test_a_sensor_that_tells_the_truth_now_is_not_off_again(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
+    _, policy = sweeping
+    claim = claims_of(examine(policy, tmp_path, settings()))["eyes"]
+    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
+    sensor = {**failure.document["sensor"], "tolerance": failure.document["largest"]}
+    assert not reward_hacking.replay(replace(failure, document={**failure.document, "sensor": sensor})).reproduced
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.errors import ConfigError
+from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.properties import PropertiesConfig, PropertyConfig
 from loomrl.safety.certified.regions import refusal
 from loomrl.safety.check import MODEL_CHECKING, Context, Scope
 from loomrl.safety.probing.probes import ask, is_recurrent
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Bound, Claim, Policy, Verdict
 
 NAME = "model_checking"
 STAGE = MODEL_CHECKING
@@ -67,8 +68,22 @@ def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
         why = "a recurrent policy has more states than its environment's model"
         return [context.undecided(_statement(prop), why, prop.name) for prop in config.properties]
     modelled = _modelled(context.snapshot_folder)
-    chain = modelled.chain(_actions(context, modelled.observations))
+    chain = modelled.chain(_actions(context.policy, context.action_space, modelled.observations))
     return [_claim(context, prop, chain) for prop in config.properties]
+
+
+def replay(failure: Failure) -> Replayed:
+    """Solve the chain that the policy induces again: reproduced where the property is broken again.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+        ConfigError: when the policy takes an action that the environment does not have.
+    """
+    prop = ModelPropertyConfig(name="replayed", property=failure.document["property"])
+    modelled = _modelled(failure.snapshot_folder)
+    chain = modelled.chain(_actions(failure.policy, failure.action_space, modelled.observations))
+    answer = _answer(prop, chain)
+    return Replayed(reproduced=answer.holds is False, finding=f"{_finding(answer, chain)}, {_begun(chain)}")
 
 
 def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -84,16 +99,14 @@ def _statement(prop: ModelPropertyConfig) -> str:
     return f"in the environment's finite model, under this policy: {prop.property}"
 
 
-def _actions(context: Context, observations: NDArray[Any]) -> NDArray[Any]:
-    actions = np.asarray(ask(context.policy, observations))
+def _actions(policy: Policy, action_space: Any, observations: NDArray[Any]) -> NDArray[Any]:
+    actions = np.asarray(ask(policy, observations))
     if actions.ndim != 1:
-        raise ConfigError(
-            f"safety.checks.{NAME}: actions are {context.action_space}; a model needs a choice of actions"
-        )
-    return actions - int(getattr(context.action_space, "start", 0))
+        raise ConfigError(f"safety.checks.{NAME}: actions are {action_space}; a model needs a choice of actions")
+    return actions - int(getattr(action_space, "start", 0))
 
 
-def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
+def _answer(prop: ModelPropertyConfig, chain: Any) -> Any:
     from loomrl.safety.model_checking.pctl import check
 
     parsed = _parsed(prop)
@@ -105,6 +118,11 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
         raise refusal(NAME, "properties", prop.name)(
             "=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]"
         )
+    return answer
+
+
+def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
+    answer = _answer(prop, chain)
     verdict = {True: Verdict.PROVED, False: Verdict.REFUTED, None: Verdict.UNDECIDED}[answer.holds]
     evidence = {
         "kind": NAME,
@@ -114,16 +132,15 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
         "low": _written(answer.low),
         "high": _written(answer.high),
     }
-    finding, bound = f"it {'holds' if answer.holds else 'does not hold' if answer.holds is False else 'is open'}", None
+    finding, bound = _finding(answer, chain), None
     if answer.low is not None and answer.high is not None and answer.limit is not None:
-        finding = f"the value lies between {answer.low:.9g} and {answer.high:.9g}"
         worst = answer.high if answer.relation in ("<", "<=") else answer.low
         if np.isfinite(worst):
             bound = Bound(kind="sound bound", measured=worst, limit=answer.limit, unit="value")
-    finding += f" in the chain of {len(chain.states)} states and {len(chain.columns)} transitions"
     return context.claim(
         evidence,
         prop.name,
+        failure=f"{prop.property}: {finding}, {_begun(chain)}" if verdict is Verdict.REFUTED else None,
         statement=_statement(prop),
         method="the Markov chain the policy induces, solved with bounds of the error that are checked afterwards",
         verdict=verdict,
@@ -134,6 +151,20 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
         bound=bound,
         finding=finding,
     )
+
+
+def _finding(answer: Any, chain: Any) -> str:
+    told = f"it {'holds' if answer.holds else 'does not hold' if answer.holds is False else 'is open'}"
+    if answer.low is not None and answer.high is not None and answer.limit is not None:
+        told = f"the value lies between {answer.low:.9g} and {answer.high:.9g}"
+    return f"{told} in the chain of {len(chain.states)} states and {len(chain.columns)} transitions"
+
+
+def _begun(chain: Any) -> str:
+    """From where: the first state that the chain may begin in."""
+    likely = np.flatnonzero(chain.states.initial > 0.0)
+    first = ", ".join(f"{name} = {value}" for name, value in chain.states.describe(int(likely[0])).items())
+    return f"begun in {first}" + (f" or {len(likely) - 1} more states" if len(likely) > 1 else "")
 
 
 def _written(value: float | None) -> float | str | None:

@@ -8,7 +8,8 @@ two one-sided tests (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 19
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from loomrl.environment.construct import construct
+from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Judgement, Scope
-from loomrl.safety.probing.worlds import play_there, with_parameter
+from loomrl.safety.probing.worlds import play_in, play_there, with_parameter
 from loomrl.statistics.intervals import holm
 from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
@@ -76,7 +78,7 @@ def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
     claims = []
     for feature in config.features:
         seeds = context.config.seeds[: config.num_episodes]
-        worlds = [with_parameter(context, feature.parameter, value) for value in feature.values]
+        worlds = [with_parameter(context.snapshot_folder, feature.parameter, value) for value in feature.values]
         played = [play_there(context, world, seeds, context.rng(NAME)) for world in worlds]
         claims.append(_reward_claim(context, config, feature, played[0]))
         if feature.outcome_margin is not None:
@@ -99,6 +101,38 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
     )
 
 
+def replay(failure: Failure) -> Replayed:
+    """Play the episode with both values: reproduced where the step earns otherwise, or the episode returns less, again.
+
+    Raises:
+        ArtifactError: when the snapshot was changed.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    feature = FeatureConfig.model_validate(failure.document["feature"])
+    rng = np.random.default_rng(0)  # which a policy that is evaluated does not draw from
+    seeds = [failure.seed] if failure.seed is not None else []
+
+    def played(value: Any) -> Episode:
+        return play_in(
+            with_parameter(failure.snapshot_folder, feature.parameter, value), failure.policy, seeds, 1, rng
+        )[0]
+
+    if "step" in failure.document:
+        found = _Step(**failure.document["step"])
+        first = played(feature.values[0])
+        with closing(construct(with_parameter(failure.snapshot_folder, feature.parameter, found.value))) as env:
+            _, again = _compare(env, first, _hidden(feature, failure.observation_space), found.value)
+        is_there = again is not None and again.step == found.step and again.reward != again.expected
+        return Replayed(reproduced=is_there, finding=_unlike(feature, again or found), episode=first)
+    worse, better = failure.document["examples"]
+    less, more = played(worse["value"]), played(better["value"])
+    return Replayed(
+        reproduced=less.episode_return < more.episode_return,
+        finding=_less(feature, worse["value"], less, better["value"], more),
+        episode=less,
+    )
+
+
 # --- outcomes ---------------------------------------------------------------------------------------------------
 
 
@@ -106,11 +140,12 @@ def _outcome_claim(
     context: Context, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
 ) -> Claim:
     """Equivalent for all values when each pair of them is; different when Holm's procedure says so of any pair."""
+    values = feature.values
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
     alpha = 1.0 - context.config.confidence
     varies = any(float(one.std()) > 0.0 for one in returns)
     both = itertools.combinations(range(len(returns)), 2)
-    pairs = [_Pair(feature.values[i], feature.values[j], returns[i] - returns[j], varies) for i, j in both]
+    pairs = [_Pair(i, j, returns[i] - returns[j], varies) for i, j in both]
     beyond = holm([pair.p_beyond(margin) for pair in pairs], alpha)
     verdict = Verdict.UNDECIDED
     if all(pair.p_within(margin) <= alpha for pair in pairs):
@@ -124,30 +159,46 @@ def _outcome_claim(
         "feature": feature.model_dump(mode="json"),
         "mean_returns": [float(one.mean()) for one in returns],
         "differences": [
-            {"values": [pair.first, pair.second], "mean": pair.mean, "error": pair.error} for pair in pairs
+            {"values": [values[pair.first], values[pair.second]], "mean": pair.mean, "error": pair.error}
+            for pair in pairs
         ],
     }
+    failure = None
+    if verdict is Verdict.REFUTED:
+        less, more = (worst.first, worst.second) if worst.mean < 0.0 else (worst.second, worst.first)
+        seed = int(np.argmin(returns[less] - returns[more]))
+        evidence["examples"] = [{"value": values[less]}, {"value": values[more]}]
+        told = _less(feature, values[less], played[less][seed], values[more], played[more][seed])
+        failure = (told, played[less][seed])
     return context.claim(
         evidence,
         f"{feature.name}.outcome",
         judged=Judgement(verdict, bound, max(pair.p_within(margin) for pair in pairs)),
+        failure=failure,
         statement=f"mean returns differ by less than {margin:g} whatever {feature.parameter} is",
         method="two one-sided paired t tests, for each pair of values; the refuting ones corrected by Holm's procedure",
         assumptions=[f"the mean of {len(returns[0])} paired differences is nearly normal"],
         num_samples=sum(map(len, returns)),
         finding=(
             f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
-            f"{feature.parameter} {worst.first!r} and {worst.second!r}"
+            f"{feature.parameter} {values[worst.first]!r} and {values[worst.second]!r}"
         ),
+    )
+
+
+def _less(feature: FeatureConfig, less: Any, worse: Episode, more: Any, better: Episode) -> str:
+    return (
+        f"the episode of seed {worse.seed} returns {worse.episode_return:.6g} with {feature.parameter} {less!r} and "
+        f"{better.episode_return:.6g} with {more!r}"
     )
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two values of a feature, and by how much returns differ, (N,)."""
+    """The places of two values of a feature, and by how much returns differ, (N,)."""
 
-    first: Any
-    second: Any
+    first: int
+    second: int
     differences: NDArray[np.float64]
     varies: bool  # whether returns differ from episode to episode
 
@@ -197,7 +248,7 @@ def _reward_claim(
     hidden = _hidden(feature, context.observation_space)
     compared, largest, worst = 0, 0.0, None
     for value in feature.values[1:]:
-        env = construct(with_parameter(context, feature.parameter, value))
+        env = construct(with_parameter(context.snapshot_folder, feature.parameter, value))
         for episode in episodes:
             count, found = _compare(env, episode, hidden, value)
             compared += count
@@ -212,16 +263,16 @@ def _reward_claim(
         finding = "no step could be compared: observations differ from the first on; name the components in observed_as"
     elif not enough:
         finding += "; too few could be compared, because observations come to differ"
-    if largest > config.reward_tolerance and worst is not None:
-        verdict = Verdict.REFUTED
-        finding = (
-            f"step {worst.step} of seed {worst.seed} earns {worst.expected:.6g} with {feature.parameter} "
-            f"{feature.values[0]!r} and {worst.reward:.6g} with {worst.value!r}"
-        )
     evidence = {"kind": NAME, "feature": feature.model_dump(mode="json"), "num_steps": compared, "largest": largest}
+    failure = None
+    if largest > config.reward_tolerance and worst is not None:
+        verdict, finding = Verdict.REFUTED, _unlike(feature, worst)
+        evidence["step"] = asdict(worst)
+        failure = (finding, next(episode for episode in episodes if episode.seed == worst.seed))
     return context.claim(
         evidence,
         f"{feature.name}.reward",
+        failure=failure,
         statement=f"the same step earns the same whatever {feature.parameter} is",
         method="the same seeds and actions with each value, compared while observations are equal",
         verdict=verdict,
@@ -229,6 +280,13 @@ def _reward_claim(
         bound=Bound(kind="largest difference", measured=largest, limit=config.reward_tolerance, unit="reward"),
         num_samples=compared,
         finding=finding,
+    )
+
+
+def _unlike(feature: FeatureConfig, found: _Step) -> str:
+    return (
+        f"step {found.step} of seed {found.seed} earns {found.expected:.6g} with {feature.parameter} "
+        f"{feature.values[0]!r} and {found.reward:.6g} with {found.value!r}"
     )
 
 

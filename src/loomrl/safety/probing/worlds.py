@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,16 @@ from loomrl.environment.make import restored_definition
 from loomrl.environment.resolve import Definition
 from loomrl.safety.check import Context
 from loomrl.safety.probing.probes import act_with
-from loomrl.types import Episode
+from loomrl.types import Episode, Policy
 
 
-def with_parameter(context: Context, name: str, value: Any) -> Definition:
-    """The examined environment with this value of a parameter of its constructor, which is then not drawn.
+def with_parameter(snapshot_folder: Path, name: str, value: Any) -> Definition:
+    """The environment of a snapshot with this value of a parameter of its constructor, which is then not drawn.
 
     Raises:
         ArtifactError: when the snapshot was changed.
     """
-    definition = restored_definition(context.snapshot_folder)
+    definition = restored_definition(snapshot_folder)
     drawn = {key: one for key, one in definition.randomize.items() if key != name}
     return replace(definition, kwargs={**definition.kwargs, name: value}, randomize=drawn)
 
@@ -38,7 +39,19 @@ def with_held_out_ranges(context: Context) -> Definition:
 def play_there(
     context: Context, definition: Definition, seeds: Sequence[int], rng: np.random.Generator
 ) -> list[Episode]:
-    """One episode of the policy for each seed, in the changed environment; in the order of the seeds.
+    """One episode of the examined policy for each seed, in the changed environment; in the order of the seeds.
+
+    Raises:
+        LoomRLError: when an action is not finite; the environments do not see it.
+        EnvironmentFault: when the environment breaks its API.
+    """
+    return play_in(definition, context.policy, seeds, min(context.config.num_envs, len(seeds)), rng)
+
+
+def play_in(
+    definition: Definition, policy: Policy, seeds: Sequence[int], num_envs: int, rng: np.random.Generator
+) -> list[Episode]:
+    """One episode of a policy for each seed, in so many environments of this definition; in the order of the seeds.
 
     Raises:
         LoomRLError: when an action is not finite; the environments do not see it.
@@ -48,6 +61,5 @@ def play_there(
     from loomrl.environment.vector.choose import make_vector
     from loomrl.environment.vector.recipe import Recipe
 
-    num_envs = min(context.config.num_envs, len(seeds))
     with closing(make_vector(Recipe(definition), num_envs, "disabled", "serial")) as envs:
-        return run_episodes(envs, act_with(context.policy), seeds, rng)
+        return run_episodes(envs, act_with(policy), seeds, rng)
