@@ -38,14 +38,13 @@ from loomrl.system.files import sha256
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "audit_manipulations.json"
-_SERVING = (
-    "anchors", "chain", "compacted", "compaction", "full_verification", "heads", "keeper", "segments", "verification",
-)  # fmt: skip
 SOURCES = (
-    "benchmarks/audit_manipulations.py", "src/loomrl/storage/loomdb/database.py",
+    "benchmarks/audit_manipulations.py",
+    "src/loomrl/storage/audit",
+    "src/loomrl/storage/loomdb/database.py",
     "src/loomrl/system/security/signing.py",
-    *(f"src/loomrl/serving/{name}.py" for name in _SERVING),
-)  # fmt: skip
+    "src/loomrl/system/security/signing_keys.py",
+)
 COUNT, PART, SEED = 1_200, 60, 2026
 CHAINS = ("server-0", "server-1", "server-1-shadow")
 

@@ -8,9 +8,9 @@ of them was trained. They are trained alike by the code before (every checkpoint
 in turns. The kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score is their mean return.
 For each task: the interquartile mean of both, and the one-sided 95 % bound and the two-sided 95 % interval of their
 difference, by a bootstrap over seeds, whose two scores stay together, as shares of the mean before. Speed is processor
-time for a step, the median over the pairs. Results are kept in `benchmarks/results/episodes.json`, each with the digests of the
-files it was made from, and a run that is stopped goes on where it was. Ends with 1 where a bound is below -5 %, or no
-seed was trained by both.
+time for a step, the median over the pairs. Results are kept in `benchmarks/results/episodes.json`, each with the
+digests of the files it was made from, and a run that is stopped goes on where it was. Ends with 1 where a bound is
+below -5 %, or no seed was trained by both.
 """
 
 import argparse
