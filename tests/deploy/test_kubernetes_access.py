@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +15,6 @@ import yaml
 
 from loomrl.system.security.credentials import generate
 from tests.support.projects import ROOT, answers, environment, free_ports, until
-from tests.support.template_home import put_server_databases
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 FOLDERS = (".", "servers", "training", "training-gpu")
@@ -169,16 +167,10 @@ def test_the_policies_let_clients_reach_the_servers_and_nobody_else(server: str)
 
 
 @pytest.fixture(scope="module", params=SERVERS)
-def started(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    template_home: Path,
-    prefect_database: Path,
-) -> Iterator[tuple[str, str, int]]:
-    """A server with the manifest's command and variables, on a free port; its name, its login and the port."""
+def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, int]]:
+    """A server with the manifest's command and variables, in an empty home; its name, its login and the port."""
     name, secret = request.param, generate()
     home, (port,) = tmp_path_factory.mktemp(name), free_ports(1)
-    put_server_databases(home, template_home, prefect_database)
     (container,) = pods("servers")[name][1]["containers"]
 
     def local(text: str) -> str:

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,7 @@ import pytest
 from loomrl.language.trajectory.process import HubProcess
 from loomrl.serving.process import ServerProcess
 from loomrl.system.http.process import ServiceProcess
-from tests.support.preforked import ForkServer, Preforked, Started
+from tests.support.preforked import MODULES, ForkedPopen, ForkServer, Preforked
 from tests.support.projects import until
 
 SAYS_WHO_IT_IS = "import os; print(os.getppid(), os.getcwd(), os.environ['WHO'], len(os.listdir('/proc/self/fd')))"
@@ -26,11 +28,11 @@ def copies() -> Iterator[Preforked]:
         yield found
 
 
-def launch(log: Path, *arguments: str, **environment: str) -> Started:
+def launch(log: Path, *arguments: str, **environment: str) -> ForkedPopen:
     with log.open("ab") as file:
         command = [sys.executable, "-m", *arguments]
         started = subprocess.Popen(command, env={**os.environ, **environment}, stdout=file, stderr=file)
-    assert isinstance(started, Started)
+    assert isinstance(started, ForkedPopen)
     return started
 
 
@@ -71,11 +73,84 @@ def test_its_pipes_and_handles_are_those_that_were_given(tmp_path: Path) -> None
     command = [sys.executable, "-m", *once(statement)]
     started = subprocess.Popen(command, pass_fds=[writes], stderr=subprocess.PIPE, start_new_session=True)
     os.close(writes)
-    assert isinstance(started, Started)
+    assert isinstance(started, ForkedPopen)
     assert started.is_copy
     _, errors = started.communicate()
     with os.fdopen(reads, "rb") as pipe:
         assert (pipe.read(), errors) == (b"handed over", b"True")
+
+
+def test_an_interrupted_request_is_no_ones_and_the_next_one_is_answered(copies: Preforked, tmp_path: Path) -> None:
+    assert launch(tmp_path / "log", *once("pass")).wait(60) == 0
+    assert copies.process is not None
+    first = copies.process
+    first.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(0.5, signal.pthread_kill, (threading.get_ident(), signal.SIGALRM))
+    handler = signal.signal(signal.SIGALRM, interrupted)
+    try:
+        timer.start()
+        with pytest.raises(Interrupted):
+            launch(tmp_path / "log", *once("pass"))
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        first.kill()
+        first.wait()
+    again = launch(tmp_path / "log", *once("pass"))
+    assert again.is_copy
+    assert again.wait(60) == 0
+
+
+class Interrupted(Exception):
+    """Whoever waits is interrupted."""
+
+
+def interrupted(_number: int, _frame: object) -> None:
+    raise Interrupted
+
+
+@pytest.mark.usefixtures("copies")
+def test_what_a_copy_cannot_do_is_done_by_a_new_python(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", *once("pass")]
+    large = {**os.environ, **{f"LARGE_{number}": 50_000 * "x" for number in range(3)}}
+    for options in ({"close_fds": False}, {"env": large}, {"umask": 0o77}):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, **options) as started:  # type: ignore[call-overload]
+            assert not started.is_copy
+        assert started.returncode == 0
+    with subprocess.Popen([*command[:2], Path("timeit"), *command[3:]], stdout=subprocess.DEVNULL) as started:
+        assert not started.is_copy  # type: ignore[attr-defined]
+    with pytest.raises(FileNotFoundError):
+        subprocess.Popen(command, cwd=tmp_path / "missing")
+    subprocess.run([sys.executable, "-m"], check=False, stderr=subprocess.DEVNULL)
+    before = os.umask(0o27)
+    try:
+        assert launch(tmp_path / "log", *once("import os; print(os.umask(0))")).wait() == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "log").read_text().startswith(f"{0o27}\n")
+
+
+def test_what_is_copied_is_there() -> None:
+    assert all(find_spec(name) for name in [*MODULES, *(one for imported in MODULES.values() for one in imported)])
+
+
+def test_a_server_holds_open_nothing_that_its_own_copies_were_not_given(loomrl_home: Path) -> None:
+    """Nor is it outside the server's session."""
+    reads, writes = os.pipe()
+    command = [sys.executable, "-m", "loomrl.serving", "--policy", "cartpole", "--port", "0", "--server", "pipe"]
+    environment = {**os.environ, "LOOMRL_HOME": str(loomrl_home)}
+    with subprocess.Popen(
+        command, pass_fds=[writes], env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+    ) as server:
+        assert isinstance(server, ForkedPopen)
+        assert server.is_copy
+        os.close(writes)
+        folder = Path(f"/proc/{server.pid}/task")
+        until(lambda: len(children(folder)) == 2, "the guardian and the process that is copied")
+        assert {os.getsid(int(pid)) for pid in children(folder)} == {server.pid}
+        held = [os.readlink(one) for pid in children(folder) for one in Path(f"/proc/{pid}/fd").iterdir()]
+        assert os.readlink(f"/proc/self/fd/{reads}") not in held
+        server.terminate()
+    os.close(reads)
 
 
 def test_what_a_server_starts_is_a_copy_and_ends_with_it(loomrl_home: Path) -> None:
@@ -118,7 +193,7 @@ def test_many_at_once_are_told_apart(tmp_path: Path) -> None:
 def test_services_start_in_a_new_python_too(
     service: ServiceProcess, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Started, "server", None)
+    monkeypatch.setattr(ForkedPopen, "server", None)
     monkeypatch.setitem(service._environment, "LOOMRL_HOME", str(loomrl_home))
     with service:
         assert httpx.get(f"{service.url}/openapi.json", trust_env=False).status_code in (200, 401)

@@ -2,10 +2,10 @@
 
 Importing is most of what the start of a server costs, and tests start hundreds; beside each runs a guardian's process,
 beside some those of workers or a challenger. A copy is a process of its own: a child of the process that asked for it,
-with its own arguments, environment, folder, pipes and exit code. It shares with the other copies what an interpreter
-decides when it starts, such as the seed of its hashes, and is listed under the command of the process it copies. A new
-interpreter is started where variables differ that are read at the start; for other commands; and where the imports
-fail: it says why.
+with its own arguments, environment, folder, pipes, umask and exit code. It shares with the other copies what an
+interpreter decides when it starts, such as the seed of its hashes, and what processes inherit besides (limits,
+priority, processors); it is listed under the command of the process it copies. A new interpreter is started where
+variables differ that are read at the start; for other commands; and where the imports fail: it says why.
 """
 
 import ctypes
@@ -50,22 +50,27 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
 _MOST_BYTES, _MOST_HANDLES = 1 << 17, 32  # of a request
 _ABOVE = 512  # file descriptors that are handed over lie below it
+_adopting = threading.Lock()  # whether orphans are adopted is said of the whole process
 _Request = tuple[dict[str, Any], list[int]]  # what to run, and the file descriptors it gets
-NewPython = subprocess.Popen
+RealPopen = subprocess.Popen
 
 
 class ForkServer:
     """A process beside this one that forks copies of itself, which become children of this one."""
 
-    def __init__(self, begin: Callable[[], socket.socket], begun: Mapping[str, str], modules: Sequence[str]) -> None:
-        """`begin` starts it, `begun` are the variables it was started with, `modules` what its copies can run."""
-        self._begin, self._begun, self._modules = begin, begun, modules
+    def __init__(
+        self, begin: Callable[[], socket.socket | None], begun: Mapping[str, str], modules: Sequence[str]
+    ) -> None:
+        """`begin` starts it, or gives None where it cannot be started again; `begun` are the variables it was started
+        with, `modules` what its copies can run."""
+        self._begin, self._begun, self._modules, self._asker = begin, begun, modules, os.getpid()
         self._connection: socket.socket | None = None
-        self._lock = threading.Lock()
 
     def can_run(self, command: Any, environment: Mapping[str, str]) -> bool:
         """Whether a copy in this environment would do what the command does."""
-        if not isinstance(command, list) or command[:2] != [sys.executable, "-m"] or command[2] not in self._modules:
+        if not isinstance(command, list) or not all(isinstance(part, str) for part in command):
+            return False
+        if command[:2] != [sys.executable, "-m"] or not set(command[2:3]) & set(self._modules):
             return False
         changed = {name for name, _ in environment.items() ^ self._begun.items()}
         return not any(name.startswith(_READ_AT_START) for name in changed)
@@ -74,26 +79,34 @@ class ForkServer:
         """Let it end."""
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
     def fork(self, request: dict[str, Any], handles: Sequence[int]) -> int:
         """The id of a new child; 0 where none could be made."""
         told = json.dumps(request | {"parent": os.getpid()}).encode()
-        with self._lock:
+        if len(told) > _MOST_BYTES or len(handles) > _MOST_HANDLES or os.getpid() != self._asker:
+            return 0
+        with _adopting:
             connection = self._connection = self._connection or self._begin()
+            if connection is None:
+                return 0
             _adopt_orphans(True)  # the one that is about to be born
             try:
                 socket.send_fds(connection, [told], handles)
-                return int(connection.recv(64) or 0)
-            except (BrokenPipeError, ConnectionResetError):
-                return 0
+                if answer := connection.recv(64):
+                    return int(answer)
+                self.close()
+            except OSError:
+                self.close()
             except BaseException:
-                connection.close()  # what it still answers would be taken for the next one's
+                self.close()  # what it still answers would be taken for the next one's
                 raise
             finally:
                 _adopt_orphans(False)
+        return 0
 
 
-class Started(NewPython[Any]):
+class ForkedPopen(RealPopen[Any]):
     """`subprocess.Popen`, but what this process's fork server can run is run by a copy."""
 
     server: ClassVar[ForkServer | None] = None
@@ -119,21 +132,17 @@ class Started(NewPython[Any]):
         errwrite: int,
         *privileges: Any,
     ) -> None:
-        variables = dict(os.environ if env is None else env)
+        variables, folder = dict(os.environ if env is None else env), os.path.abspath(os.fsdecode(cwd or "."))
         restore_signals, gid, gids, uid, umask, own_session, group = privileges
-        is_plain = not (executable or preexec_fn or shell) and (gid, gids, uid, umask, group) == (
-            None,
-            None,
-            None,
-            -1,
-            -1,
-        )
-        if is_plain and self.server and self.server.can_run(args, variables) and max(pass_fds, default=0) < _ABOVE:
+        as_this_process = (executable, preexec_fn, gid, gids, uid, umask, group) == (*(None,) * 5, -1, -1)
+        is_plain = as_this_process and close_fds and not shell and max(pass_fds, default=0) < _ABOVE
+        if is_plain and os.path.isdir(folder) and self.server is not None and self.server.can_run(args, variables):
             given = [one if one != -1 else own for own, one in enumerate((p2cread, c2pwrite, errwrite))]
             request = {
                 "arguments": args[2:],
                 "environment": variables,
-                "folder": os.path.abspath(cwd or "."),
+                "folder": folder,
+                "umask": _umask(),
                 "handles": [0, 1, 2, *pass_fds],
                 "has_own_session": own_session,
             }
@@ -156,28 +165,38 @@ class Preforked:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._before = subprocess.Popen, Started.server
-        self._server = Started.server = ForkServer(self._begin, self._begun, list(self._modules))
-        subprocess.Popen = Started  # type: ignore[misc]
+        self._before = subprocess.Popen, ForkedPopen.server
+        self._server = ForkedPopen.server = ForkServer(self._begin, self._begun, list(self._modules))
+        subprocess.Popen = ForkedPopen  # type: ignore[misc]
         return self
 
     def __exit__(self, *exception: object) -> None:
-        subprocess.Popen, Started.server = self._before  # type: ignore[misc]
+        subprocess.Popen, ForkedPopen.server = self._before  # type: ignore[misc]
         self._server.close()
+        self._end()
+
+    def _end(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
 
     def _begin(self) -> socket.socket:
         """Start the process to copy; it ends at once where it cannot import what it should."""
+        self._end()
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         modules = json.dumps({name: list(imported) for name, imported in self._modules.items()})
         command = [sys.executable, "-m", __name__, str(its.fileno()), modules]
         with its:
-            self.process = NewPython(
+            self.process = RealPopen(
                 command, env=self._begun, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], cwd=_ROOT
             )
         return ours
+
+
+def _umask() -> int:
+    """This process's; to ask the kernel by setting it would change it for all threads."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def _adopt_orphans(is_wanted: bool) -> None:
@@ -222,16 +241,16 @@ def _fork_beside(begun: Mapping[str, str], modules: Sequence[str]) -> _Request |
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork():
         its.close()
-        Started.server = ForkServer(lambda: ours, begun, modules)
+        once = iter([ours])
+        ForkedPopen.server = ForkServer(lambda: next(once, None), begun, modules)
         return None
-    ours.close()
     nothing = os.open(os.devnull, os.O_RDWR)
-    for own in range(3):
-        os.dup2(nothing, own)
-    return _serve(its)
+    _install([0, 1, 2, 3], [nothing, nothing, nothing, its.detach()])  # what the others were given is not for this one
+    ours.detach()
+    return _serve(socket.socket(fileno=3))
 
 
-def _take(numbers: Sequence[int], handles: Sequence[int]) -> None:
+def _install(numbers: Sequence[int], handles: Sequence[int]) -> None:
     """Have these file descriptors under these numbers, and no others."""
     above = [fcntl.fcntl(handle, fcntl.F_DUPFD, _ABOVE) for handle in handles]
     os.closerange(0, _ABOVE)
@@ -240,18 +259,25 @@ def _take(numbers: Sequence[int], handles: Sequence[int]) -> None:
     os.closerange(_ABOVE, max(above) + 1)
 
 
+def _arrive(request: dict[str, Any], handles: Sequence[int]) -> None:
+    """Have what was handed over, before anything else is forked."""
+    _install(request["handles"], handles)
+    os.umask(request["umask"])
+    if request["has_own_session"]:
+        os.setsid()
+
+
 def _become(request: dict[str, Any]) -> None:
     """Turn this process into `python -m ARGUMENTS`."""
     module, *arguments = request["arguments"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["has_own_session"]:
-        os.setsid()
     os.chdir(request["folder"])
     sys.path[0] = request["folder"]
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [module, *arguments]
-    sys.modules.pop(module, None)
+    if not hasattr(sys.modules.get(module), "__path__"):  # else runpy warns that it runs for a second time
+        sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
@@ -263,12 +289,12 @@ def _main(handle: str, modules: str) -> None:
     assert threading.active_count() == 1, "of Python's threads only the one that forks is copied"
     gc.collect()
     gc.freeze()  # else each copy would look at all of it again, and copy its pages
-    subprocess.Popen = Started  # type: ignore[misc]
+    subprocess.Popen = ForkedPopen  # type: ignore[misc]
     request, handles = _serve(socket.socket(fileno=int(handle)))
-    _take(request["handles"], handles)
+    _arrive(request, handles)
     while request["arguments"][0] in _STARTS_OTHERS and (asked := _fork_beside(begun, list(known))):
         request, handles = asked
-        _take(request["handles"], handles)
+        _arrive(request, handles)
     _become(request)
 
 

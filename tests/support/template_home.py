@@ -21,6 +21,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     folder = shared / name
     with FileLock(shared / f"{name}.lock"):
         if not (folder / "done").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of one who failed
             folder.mkdir()
             make(folder)
             (folder / "done").touch()
