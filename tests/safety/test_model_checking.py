@@ -1,5 +1,6 @@
 """Declared properties of a policy in a finite environment, computed on the chain it induces."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,14 @@ from gymnasium import spaces
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
+from loomrl.environment.finite.model import Chain, States
 from loomrl.environment.finite.of_environment import model_of
 from loomrl.environment.make import make_env
 from loomrl.errors import ConfigError
-from loomrl.safety.checks.model_checking import ModelCheckingConfig, check_spaces
+from loomrl.safety import replay as safety_replay
+from loomrl.safety.case.document import read_case
+from loomrl.safety.checks import model_checking
+from loomrl.safety.checks.model_checking import ModelCheckingConfig, ModelPropertyConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
 from loomrl.safety.replay import replay
@@ -77,7 +82,28 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
     again = replay(tmp_path / "safety", "model_checking.below", discrete.environment, discrete.training)
     assert (again.seed, again.reproduced, again.identical) == (None, True, None)
     assert claims["below"].counterexample.description == f"{config_of(config, 'below')}: {again.finding}"
-    assert again.finding.endswith("begun in s = 0, over = False")
+    assert again.finding.endswith("from the initial state s = 0, over = False")
+    failure = safety_replay._failure(
+        read_case(tmp_path / "safety"), claims["below"], tmp_path / "safety", discrete.environment, discrete.training
+    )
+    held = replace(failure, document={**failure.document, "property": config_of(config, "above")})
+    assert not model_checking.replay(held).reproduced
+
+
+@pytest.mark.parametrize(
+    ("prop", "told"),
+    [
+        ('P<=0.5 [ F "bad" ] & !"bad"', "from the initial state s = 1"),
+        ('!"bad"', "from the initial state s = 1"),
+        ('P<=0.25 [ F "bad" ]', "expected over 2 initial states"),
+    ],
+)
+def test_the_initial_state_that_breaks_a_property_is_named(prop: str, told: str) -> None:
+    """Two initial states, of which one is bad and both stay as they are."""
+    values, both = np.array([[0], [1]]), np.array([0.5, 0.5])
+    states = States(("s",), values, frozenset(), both, {"bad": np.array([False, True])})
+    chain = Chain(states, np.array([0, 1, 2]), np.array([0, 1]), np.ones(2), {})
+    assert model_checking._broken_from(ModelPropertyConfig(name="one", property=prop), chain) == told
 
 
 def config_of(config: SafetyConfig, name: str) -> str:

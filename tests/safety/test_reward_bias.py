@@ -1,9 +1,11 @@
 """A protected feature that rewards or outcomes depend on is found; one that does not matter is not."""
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -11,12 +13,14 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ConfigError
 from loomrl.safety import replay as safety_replay
 from loomrl.safety.case.document import read_case
+from loomrl.safety.case.evidence import EvidenceWriter
+from loomrl.safety.check import Context
 from loomrl.safety.checks import reward_bias
-from loomrl.safety.checks.reward_bias import RewardBiasConfig, check_spaces
+from loomrl.safety.checks.reward_bias import FeatureConfig, RewardBiasConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig
-from loomrl.types import SafetyCase, Verdict
+from loomrl.types import Episode, SafetyCase, Verdict
 from tests.support.trained import EVALUATION, Policy, evaluate, examine, train
 
 LENDING = '''
@@ -96,17 +100,71 @@ def test_bias_is_found_where_it_was_put(lending: tuple[str, Policy], tmp_path: P
 
 
 @pytest.mark.parametrize("lending", [{"favour": 0.5}], ids=["favour"], indirect=True)
-def test_a_value_that_matters_no_more_is_not_found_again(lending: tuple[str, Policy], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "values", "limit", "observed_as"),
+    [
+        ("reward", [0, 1], 0.5, ["observation[1]"]),  # the bias is not larger than is tolerated
+        ("reward", [0, 0], 1e-6, ["observation[1]"]),  # the same group
+        ("reward", [0, 1], 1e-6, []),  # nothing can be compared
+        ("outcome", [0, 0], 1.0, ["observation[1]"]),
+        ("outcome", [0, 1], 50.0, ["observation[1]"]),
+    ],
+)
+def test_a_value_that_matters_no_more_is_not_found_again(
+    lending: tuple[str, Policy], tmp_path: Path, what: str, values: list[int], limit: float, observed_as: list[str]
+) -> None:
     _, policy = lending
-    claims = claims_of(examine(policy, tmp_path, settings(outcome_margin=1.0)))
-    for what in ("reward", "outcome"):
-        claim = claims[f"group.{what}"]
-        failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
-        same = {**failure.document["feature"], "values": [0, 0]}
-        changed: dict[str, Any] = {"feature": same, "examples": [{"value": 0}, {"value": 0}]}
-        if what == "reward":
-            changed["step"] = {**failure.document["step"], "value": 0}
-        assert not reward_bias.replay(replace(failure, document={**failure.document, **changed})).reproduced
+    claim = claims_of(examine(policy, tmp_path, settings(outcome_margin=1.0)))[f"group.{what}"]
+    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
+    assert reward_bias.replay(failure).reproduced
+    feature = {**failure.document["feature"], "values": values, "observed_as": observed_as}
+    document = {**failure.document, "feature": feature}
+    if what == "outcome":
+        document["differences"] = [{**failure.document["differences"][0], "values": values}]
+    bound = claim.bound.model_copy(update={"limit": limit})
+    changed = replace(failure, claim=claim.model_copy(update={"bound": bound}), document=document)
+    assert not reward_bias.replay(changed).reproduced
+
+
+@pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
+def test_of_three_values_the_pair_that_differs_is_shown(lending: tuple[str, Policy], tmp_path: Path) -> None:
+    """Groups 0 and 2 earn the same on average, with much more noise than what tells 0 from 1."""
+    returns = [np.zeros(40), np.full(40, -2.0), np.tile([30.0, -36.0], 20)]
+    played = [[episode(float(one), seed) for seed, one in enumerate(each)] for each in returns]
+    feature = FeatureConfig(name="group", parameter="group", values=[0, 1, 2], outcome_margin=1.0)
+    _, policy = lending
+    context = context_of(policy, tmp_path)
+    claim = reward_bias._outcome_claim(context, feature, played, 1.0)
+    assert claim.verdict is Verdict.REFUTED
+    assert claim.counterexample is not None
+    assert claim.counterexample.description == "the episode of seed 0 returns -2 with group 1 and 0 with 0"
+    dates = FeatureConfig(name="group", parameter="group", values=[date(2020, 1, 1), date(2010, 1, 1)])
+    noisy = [[episode(float(one), seed) for seed, one in enumerate(returns[2] - less)] for less in (0.0, 2.0)]
+    claim = reward_bias._outcome_claim(context, dates, noisy, 1.0)
+    assert (claim.verdict, claim.counterexample) == (Verdict.REFUTED, None)  # its evidence holds no dates
+
+
+def episode(earned: float, seed: int) -> Episode:
+    obs = np.zeros((1, 2), np.float32)
+    return Episode(seed, obs, np.zeros(1, np.int64), np.array([earned]), obs, terminated=True, truncated=False)
+
+
+def context_of(policy: Policy, folder: Path) -> Context:
+    missing: Any = None
+    return Context(
+        policy=missing,
+        snapshot=missing,
+        config=SafetyConfig(),
+        snapshot_folder=policy.environment,
+        policy_folder=None,
+        evaluation_folder=policy.evaluation,
+        observation_space=spaces.Box(-5.0, 5.0, (2,)),
+        action_space=spaces.Discrete(2),
+        visited=np.zeros((1, 2)),
+        episodes=[],
+        play=lambda _act, _seeds: [],
+        evidence=EvidenceWriter(folder),
+    ).of(reward_bias, RewardBiasConfig())
 
 
 def test_a_feature_the_environment_does_not_have_is_named(barely_trained: Policy, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Po
 
 
 @pytest.mark.parametrize("sweeping", [False], ids=["fooled"], indirect=True)
-def test_a_sensor_that_tells_the_truth_now_is_not_off_again(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
+def test_a_sensor_within_its_tolerance_is_not_off_again(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
     _, policy = sweeping
     claim = claims_of(examine(policy, tmp_path, settings()))["eyes"]
     failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)

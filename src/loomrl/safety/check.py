@@ -163,9 +163,9 @@ class Context:
     ) -> Claim:
         """The check's claim of this name, or its only one, with its evidence written, after what is cited `beside`.
 
-        `failure` says what happens in the counterexample: on the observation that stands first among the evidence's
-        examples, or in the episode that comes with it. `fields` are those of `Claim`; they go before what `judged`
-        says.
+        `failure` says what happens in the counterexample: in what the evidence holds, where an observation stands first
+        among its examples, or in the episode that comes with it. `fields` are those of `Claim`; they go before what
+        `judged` says.
         """
         claim = f"{self.check}.{name}" if name else self.check
         written, found = self.evidence.json(claim, evidence), None

@@ -1,7 +1,11 @@
 """Plays a claim's counterexample again and says whether the failure is still there."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from loomrl.environment.quantities import COST
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.evaluation.tables import read_table, steps_table
 from loomrl.safety.case.counterexample import Failure, Replayed
@@ -96,4 +100,7 @@ def _verified(folder: Path, evidence: Evidence) -> Path:
 def _identical(recorded: Evidence | None, replayed: Replayed, folder: Path) -> bool | None:
     if recorded is None or replayed.episode is None:
         return None
-    return bool(read_table(_verified(folder, recorded)).equals(steps_table([replayed.episode])))
+    table, episode = read_table(_verified(folder, recorded)), replayed.episode
+    if COST in table.column_names and episode.cost is None:  # others that were recorded with it told costs
+        episode = replace(episode, info={COST: np.zeros(episode.length), **episode.info})
+    return bool(table.equals(steps_table([episode])))

@@ -204,3 +204,15 @@ def test_wrong_calls_are_named(backend: str, name: str) -> None:
             envs.reset(options={"low": 0.0})
         with pytest.raises(ConfigError, match="2 seeds for 3 environments"):
             envs.reset(seed=[1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_no_number_of_an_info_is_cut_to_the_type_of_the_first_one(backend: str) -> None:
+    definition = resolve(EnvironmentConfig(id="Tells", entry_point="telling_env:Tells"), Path("."))
+    with closing(make_vector(Recipe(definition), 3, "disabled", backend)) as envs:
+        envs.reset(seed=[0, 1, 2])
+        *_, info = envs.step(np.zeros(3, np.int64))
+    assert {key: info[key].tolist() for key in ("way", "goal", "far", "other")} == {
+        "way": [0.0, 0.75, 0.0], "goal": [0, 2, 0], "far": [1, 1000, 0], "other": [0.0, 0.0, 1.5]
+    }  # fmt: skip
+    assert info["_way"].tolist() == [True, True, False]

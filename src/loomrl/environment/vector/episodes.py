@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
 from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.vector.infos import UncutInfos
 from loomrl.environment.vector.states import State
 
 _FIRST_ROOM = 64  # actions
@@ -147,5 +148,9 @@ class SavedByActions:
         return np.stack([seen for *_, seen in self.get_attr("episode_state")])
 
 
-class ResumableSyncVectorEnv(SavedByActions, SyncVectorEnv):
-    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with episodes that can be saved."""
+class SerialVectorEnv(UncutInfos, SyncVectorEnv):
+    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with infos that are not cut."""
+
+
+class ResumableSyncVectorEnv(SavedByActions, SerialVectorEnv):
+    """A `SerialVectorEnv`, one environment after the other in this process, with episodes that can be saved."""

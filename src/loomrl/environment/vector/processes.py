@@ -21,6 +21,7 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from loomrl.environment.vector.arguments import Options, Seeds, seed_list
 from loomrl.environment.vector.episodes import SavedByActions
+from loomrl.environment.vector.infos import UncutInfos
 from loomrl.environment.vector.recipe import Recipe
 from loomrl.errors import EnvironmentFault, LoomRLError
 
@@ -41,7 +42,7 @@ def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> "ProcessesVect
     return kind(recipe, num_envs, mode)
 
 
-class ProcessesVectorEnv(AsyncVectorEnv):
+class ProcessesVectorEnv(UncutInfos, AsyncVectorEnv):
     """`AsyncVectorEnv` whose workers may die or hang, whatever they are doing: they are named, and all are ended.
 
     `timeout_seconds`, at first the recipe's, is how long they have for an answer. Spaces are those of one environment

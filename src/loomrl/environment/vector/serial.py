@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
-from loomrl.environment.vector.episodes import ResumableSyncVectorEnv
+from loomrl.environment.vector.episodes import ResumableSyncVectorEnv, SerialVectorEnv
 from loomrl.environment.vector.recipe import Recipe
 
 IS_EXACT = True
@@ -12,5 +12,5 @@ IS_EXACT = True
 
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
     """Gymnasium's own vector of `num_envs` environments, which works for all. Raises what `construct` raises."""
-    kind = ResumableSyncVectorEnv if recipe.is_resumable else SyncVectorEnv
+    kind = ResumableSyncVectorEnv if recipe.is_resumable else SerialVectorEnv
     return kind([recipe.make] * num_envs, autoreset_mode=mode)

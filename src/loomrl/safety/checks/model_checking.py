@@ -83,7 +83,10 @@ def replay(failure: Failure) -> Replayed:
     modelled = _modelled(failure.snapshot_folder)
     chain = modelled.chain(_actions(failure.policy, failure.action_space, modelled.observations))
     answer = _answer(prop, chain)
-    return Replayed(reproduced=answer.holds is False, finding=f"{_finding(answer, chain)}, {_begun(chain)}")
+    finding = _finding(answer, chain)
+    if answer.holds is False:
+        finding += f", {_broken_from(prop, chain)}"
+    return Replayed(reproduced=answer.holds is False, finding=finding)
 
 
 def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -140,7 +143,7 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
     return context.claim(
         evidence,
         prop.name,
-        failure=f"{prop.property}: {finding}, {_begun(chain)}" if verdict is Verdict.REFUTED else None,
+        failure=(f"{prop.property}: {finding}, {_broken_from(prop, chain)}" if verdict is Verdict.REFUTED else None),
         statement=_statement(prop),
         method="the Markov chain the policy induces, solved with bounds of the error that are checked afterwards",
         verdict=verdict,
@@ -160,11 +163,17 @@ def _finding(answer: Any, chain: Any) -> str:
     return f"{told} in the chain of {len(chain.states)} states and {len(chain.columns)} transitions"
 
 
-def _begun(chain: Any) -> str:
-    """From where: the first state that the chain may begin in."""
-    likely = np.flatnonzero(chain.states.initial > 0.0)
-    first = ", ".join(f"{name} = {value}" for name, value in chain.states.describe(int(likely[0])).items())
-    return f"begun in {first}" + (f" or {len(likely) - 1} more states" if len(likely) > 1 else "")
+def _broken_from(prop: ModelPropertyConfig, chain: Any) -> str:
+    """The initial state from which a broken property is broken; of several whose expectation counts, how many."""
+    from loomrl.safety.model_checking.pctl import states_where
+
+    parsed, initial = _parsed(prop), np.flatnonzero(chain.states.initial > 0.0)
+    is_expected = parsed.op in ("probability", "reward_value")
+    if is_expected and len(initial) > 1:
+        return f"expected over {len(initial)} initial states"
+    broken = initial if is_expected else initial[~states_where(chain, parsed).possible[initial]]
+    state = ", ".join(f"{name} = {value}" for name, value in chain.states.describe(int(broken[0])).items())
+    return f"from the initial state {state}"
 
 
 def _written(value: float | None) -> float | str | None:

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -102,35 +102,43 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Play the episode with both values: reproduced where the step earns otherwise, or the episode returns less, again.
+    """Play the episode with the feature's values: reproduced where a step earns otherwise by more than the tolerance
+    again, or where the episode's returns differ by more than the margin again.
 
     Raises:
         ArtifactError: when the snapshot was changed.
         EnvironmentFault: when the environment breaks its API.
+        LoomRLError: when an action is not finite.
     """
-    feature = FeatureConfig.model_validate(failure.document["feature"])
-    rng = np.random.default_rng(0)  # which a policy that is evaluated does not draw from
-    seeds = [failure.seed] if failure.seed is not None else []
+    assert failure.seed is not None, "a counterexample that is an episode has a seed"
+    assert failure.claim.bound is not None, "a refuted claim has a bound"
+    feature, seed = FeatureConfig.model_validate(failure.document["feature"]), failure.seed
+    limit = failure.claim.bound.limit
 
     def played(value: Any) -> Episode:
-        return play_in(
-            with_parameter(failure.snapshot_folder, feature.parameter, value), failure.policy, seeds, 1, rng
-        )[0]
+        definition = with_parameter(failure.snapshot_folder, feature.parameter, value)
+        return play_in(definition, failure.policy, [seed], 1, np.random.default_rng(0))[0]
 
-    if "step" in failure.document:
-        found = _Step(**failure.document["step"])
-        first = played(feature.values[0])
-        with closing(construct(with_parameter(failure.snapshot_folder, feature.parameter, found.value))) as env:
-            _, again = _compare(env, first, _hidden(feature, failure.observation_space), found.value)
-        is_there = again is not None and again.step == found.step and again.reward != again.expected
-        return Replayed(reproduced=is_there, finding=_unlike(feature, again or found), episode=first)
-    worse, better = failure.document["examples"]
-    less, more = played(worse["value"]), played(better["value"])
-    return Replayed(
-        reproduced=less.episode_return < more.episode_return,
-        finding=_less(feature, worse["value"], less, better["value"], more),
-        episode=less,
-    )
+    if "differences" in failure.document:
+        pairs = failure.document["differences"]
+        pair = max(pairs, key=lambda one: _excess(one["mean"], one["error"], limit))
+        less, more = pair["values"] if pair["mean"] < 0.0 else reversed(pair["values"])
+        worse, better = played(less), played(more)
+        return Replayed(
+            reproduced=better.episode_return - worse.episode_return > limit,
+            finding=_describe_returns(feature, less, worse, more, better),
+            episode=worse,
+        )
+    first, hidden = played(feature.values[0]), _hidden(feature, failure.observation_space)
+    found = []
+    for value in feature.values[1:]:
+        with closing(construct(with_parameter(failure.snapshot_folder, feature.parameter, value))) as env:
+            found += [step for step in [_compare(env, first, hidden, value)[1]] if step is not None]
+    if not found:
+        finding = f"no step of the episode of seed {seed} can be compared now: observations differ from the first on"
+        return Replayed(reproduced=False, finding=finding, episode=first)
+    worst = max(found, key=lambda step: step.difference)
+    return Replayed(reproduced=worst.difference > limit, finding=_describe_step(feature, worst), episode=first)
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------
@@ -140,7 +148,7 @@ def _outcome_claim(
     context: Context, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
 ) -> Claim:
     """Equivalent for all values when each pair of them is; different when Holm's procedure says so of any pair."""
-    values = feature.values
+    values = feature.model_dump(mode="json")["values"]
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
     alpha = 1.0 - context.config.confidence
     varies = any(float(one.std()) > 0.0 for one in returns)
@@ -164,12 +172,12 @@ def _outcome_claim(
         ],
     }
     failure = None
-    if verdict is Verdict.REFUTED:
-        less, more = (worst.first, worst.second) if worst.mean < 0.0 else (worst.second, worst.first)
-        seed = int(np.argmin(returns[less] - returns[more]))
-        evidence["examples"] = [{"value": values[less]}, {"value": values[more]}]
-        told = _less(feature, values[less], played[less][seed], values[more], played[more][seed])
-        failure = (told, played[less][seed])
+    if verdict is Verdict.REFUTED and _survives_json(feature):
+        refuted = max(pairs, key=lambda pair: _excess(pair.mean, pair.error, margin))  # Holm rejects it first
+        less, more = (refuted.first, refuted.second) if refuted.mean < 0.0 else (refuted.second, refuted.first)
+        largest_gap = int(np.argmin(returns[less] - returns[more]))
+        worse, better = played[less][largest_gap], played[more][largest_gap]
+        failure = (_describe_returns(feature, values[less], worse, values[more], better), worse)
     return context.claim(
         evidence,
         f"{feature.name}.outcome",
@@ -181,12 +189,23 @@ def _outcome_claim(
         num_samples=sum(map(len, returns)),
         finding=(
             f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
-            f"{feature.parameter} {values[worst.first]!r} and {values[worst.second]!r}"
+            f"{feature.parameter} {feature.values[worst.first]!r} and {feature.values[worst.second]!r}"
         ),
     )
 
 
-def _less(feature: FeatureConfig, less: Any, worse: Episode, more: Any, better: Episode) -> str:
+def _excess(mean: float, error: float, margin: float) -> float:
+    """By how many standard errors a mean difference is beyond the margin: greater where that is surer."""
+    distance = abs(mean) - margin
+    return distance / error if error > 0.0 else math.copysign(math.inf, distance)
+
+
+def _survives_json(feature: FeatureConfig) -> bool:
+    """Whether the values are the same when they are read from the evidence; dates are not."""
+    return bool(feature.model_dump(mode="json")["values"] == feature.values)
+
+
+def _describe_returns(feature: FeatureConfig, less: Any, worse: Episode, more: Any, better: Episode) -> str:
     return (
         f"the episode of seed {worse.seed} returns {worse.episode_return:.6g} with {feature.parameter} {less!r} and "
         f"{better.episode_return:.6g} with {more!r}"
@@ -240,6 +259,10 @@ class _Step:
     reward: float
     expected: float
 
+    @property
+    def difference(self) -> float:
+        return abs(self.reward - self.expected)
+
 
 def _reward_claim(
     context: Context, config: RewardBiasConfig, feature: FeatureConfig, episodes: Sequence[Episode]
@@ -252,8 +275,8 @@ def _reward_claim(
         for episode in episodes:
             count, found = _compare(env, episode, hidden, value)
             compared += count
-            if found is not None and abs(found.reward - found.expected) > largest:
-                largest, worst = abs(found.reward - found.expected), found
+            if found is not None and found.difference > largest:
+                largest, worst = found.difference, found
         env.close()
     total = sum(episode.length for episode in episodes) * (len(feature.values) - 1)
     enough = compared >= _ENOUGH_COMPARED * total
@@ -266,9 +289,9 @@ def _reward_claim(
     evidence = {"kind": NAME, "feature": feature.model_dump(mode="json"), "num_steps": compared, "largest": largest}
     failure = None
     if largest > config.reward_tolerance and worst is not None:
-        verdict, finding = Verdict.REFUTED, _unlike(feature, worst)
-        evidence["step"] = asdict(worst)
-        failure = (finding, next(episode for episode in episodes if episode.seed == worst.seed))
+        verdict, finding = Verdict.REFUTED, _describe_step(feature, worst)
+        if _survives_json(feature):
+            failure = (finding, next(episode for episode in episodes if episode.seed == worst.seed))
     return context.claim(
         evidence,
         f"{feature.name}.reward",
@@ -283,7 +306,7 @@ def _reward_claim(
     )
 
 
-def _unlike(feature: FeatureConfig, found: _Step) -> str:
+def _describe_step(feature: FeatureConfig, found: _Step) -> str:
     return (
         f"step {found.step} of seed {found.seed} earns {found.expected:.6g} with {feature.parameter} "
         f"{feature.values[0]!r} and {found.reward:.6g} with {found.value!r}"
@@ -292,8 +315,8 @@ def _unlike(feature: FeatureConfig, found: _Step) -> str:
 
 def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[int, _Step | None]:
     """How many steps had a twin, and the one that differs most."""
-    obs, _ = env.reset(seed=episode.seed)
     worst, compared = None, 0
+    obs, _ = env.reset(seed=episode.seed)
     for step in range(episode.length):
         if not _alike(obs, episode.obs[step], hidden):
             break
@@ -301,9 +324,9 @@ def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) 
         if not _alike(obs, episode.next_obs[step], hidden):
             break
         compared += 1
-        expected = float(episode.reward[step])
-        if worst is None or abs(reward - expected) > abs(worst.reward - worst.expected):
-            worst = _Step(episode.seed, step, value, float(reward), expected)
+        one = _Step(episode.seed, step, value, float(reward), float(episode.reward[step]))
+        if worst is None or one.difference > worst.difference:
+            worst = one
         if terminated or truncated:
             break
     return compared, worst
