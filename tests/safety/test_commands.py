@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -165,12 +164,12 @@ def examine(context, config):
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """Put a package with an entry point on the path, as pip would: metadata beside a module."""
-    archive = tmp_path / "plugin.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("their_check.py", source)
-        file.writestr("theirs-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-        file.writestr("theirs-1.0.dist-info/entry_points.txt", "[loomrl.safety_checks]\nplugged_in = their_check\n")
-    monkeypatch.syspath_prepend(str(archive))
+    described = tmp_path / "site" / "theirs-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described.parent / "their_check.py").write_text(source)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[loomrl.safety_checks]\nplugged_in = their_check\n")
+    monkeypatch.syspath_prepend(str(described.parent))
     monkeypatch.delitem(sys.modules, "their_check", raising=False)
 
 

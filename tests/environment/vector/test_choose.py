@@ -97,7 +97,7 @@ def test_the_choice_is_settled_once_and_obeyed(snapshot: Path, monkeypatch: pyte
     monkeypatch.setattr(make, "choose", never)
     assert choose_backend(snapshot) == "serial"
     with closing(make_envs(snapshot, 2)) as envs:
-        assert type(envs).__name__ == "SyncVectorEnv"
+        assert type(envs).__name__ == "SerialVectorEnv"
     (snapshot / BACKEND).write_text("[]")
     with pytest.raises(
         ArtifactError, match=r"backend\.json is not a valid Stepping.* run the stage that wrote it again"

@@ -201,7 +201,7 @@ def test_auto_keeps_bounds_and_a_native_back_end_that_is_named_is_refused(cartpo
     assert choose_backend(cartpole) == "batched"
     assert choose_backend(cartpole, CENTRE) == "serial"
     with closing(make_envs(cartpole, 2, bounds=CENTRE)) as envs:
-        assert type(envs).__name__ == "SyncVectorEnv"
+        assert type(envs).__name__ == "SerialVectorEnv"
     take_snapshot(EnvironmentConfig(id="CartPole-v1"), PROJECT, tmp_path)
     for recorded, collecting in (("processes", "processes"), ("batched", "serial")):
         settle_backend(tmp_path, recorded)
