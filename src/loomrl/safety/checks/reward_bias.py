@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,14 +131,10 @@ def replay(failure: Failure) -> Replayed:
             episode=worse,
         )
     first, hidden = played(feature.values[0]), _hidden(feature, failure.observation_space)
-    found = []
-    for value in feature.values[1:]:
-        with closing(construct(with_parameter(failure.snapshot_folder, feature.parameter, value))) as env:
-            found += [step for step in [_compare(env, first, hidden, value)[1]] if step is not None]
-    if not found:
+    _, worst = _most_unlike(failure.snapshot_folder, feature, hidden, [first])
+    if worst is None:
         finding = f"no step of the episode of seed {seed} can be compared now: observations differ from the first on"
         return Replayed(reproduced=False, finding=finding, episode=first)
-    worst = max(found, key=lambda step: step.difference)
     return Replayed(reproduced=worst.difference > limit, finding=_describe_step(feature, worst), episode=first)
 
 
@@ -269,15 +266,8 @@ def _reward_claim(
 ) -> Claim:
     """The first value's episodes are played again with each other value, action by action."""
     hidden = _hidden(feature, context.observation_space)
-    compared, largest, worst = 0, 0.0, None
-    for value in feature.values[1:]:
-        env = construct(with_parameter(context.snapshot_folder, feature.parameter, value))
-        for episode in episodes:
-            count, found = _compare(env, episode, hidden, value)
-            compared += count
-            if found is not None and found.difference > largest:
-                largest, worst = found.difference, found
-        env.close()
+    compared, worst = _most_unlike(context.snapshot_folder, feature, hidden, episodes)
+    largest = 0.0 if worst is None else worst.difference
     total = sum(episode.length for episode in episodes) * (len(feature.values) - 1)
     enough = compared >= _ENOUGH_COMPARED * total
     verdict = Verdict.SUPPORTED if enough else Verdict.UNDECIDED
@@ -311,6 +301,21 @@ def _describe_step(feature: FeatureConfig, found: _Step) -> str:
         f"step {found.step} of seed {found.seed} earns {found.expected:.6g} with {feature.parameter} "
         f"{feature.values[0]!r} and {found.reward:.6g} with {found.value!r}"
     )
+
+
+def _most_unlike(
+    snapshot_folder: Path, feature: FeatureConfig, hidden: NDArray[np.bool_], episodes: Sequence[Episode]
+) -> tuple[int, _Step | None]:
+    """How many steps had a twin with another value, and the one that differs most; None where none had."""
+    compared, worst = 0, None
+    for value in feature.values[1:]:
+        with closing(construct(with_parameter(snapshot_folder, feature.parameter, value))) as env:
+            for episode in episodes:
+                count, found = _compare(env, episode, hidden, value)
+                compared += count
+                if found is not None and (worst is None or found.difference > worst.difference):
+                    worst = found
+    return compared, worst
 
 
 def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[int, _Step | None]:
