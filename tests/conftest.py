@@ -73,13 +73,28 @@ class KeptOutcomes:
             self.store.put(name, SOURCES, {"outcome": self.outcomes[name], "seconds": round(self.seconds[name])})
 
 
+class FailuresAtOnce:
+    """Says which test failed, and with what error, when it does: a run that is cut off has no summary."""
+
+    def __init__(self, plugins: pytest.PytestPluginManager) -> None:
+        self._plugins = plugins
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._plugins.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            error = getattr(getattr(report.longrepr, "reprcrash", None), "message", None) or str(report.longrepr)
+            reporter.write_line(f"\n{report.nodeid} failed in {report.when}: {error.strip().splitlines()[0]}")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-outcomes", type=Path, metavar="FILE", help="keep each test's outcome in this JSON file")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    path = config.getoption("--keep-outcomes")
-    if path is not None and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(FailuresAtOnce(config.pluginmanager))
+    if (path := config.getoption("--keep-outcomes")) is not None:
         config.pluginmanager.register(KeptOutcomes(path))
 
 
@@ -128,6 +143,16 @@ class Rooms(LoadScopeScheduling):
             return room_of(nodeid)
         path = nodeid.partition("::")[0]
         return path if path.endswith(ONE_SCOPE) else nodeid
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give the test at which the worker ended: it has failed. What else that worker had to run another one does."""
+        for work in self.assigned_work[node].values():
+            for nodeid, is_completed in work.items():
+                if not is_completed:
+                    work[nodeid] = True
+                    super().remove_node(node)
+                    return nodeid
+        return super().remove_node(node)  # type: ignore[no-any-return]
 
     def _reschedule(self, node: Any) -> None:
         """Give a worker its next scope when it has begun the last test of what it has: the others may be idle."""

@@ -40,6 +40,17 @@ def once(statement: str) -> tuple[str, ...]:
     return "timeit", "-n1", "-r1", "-s", statement, "pass"
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """What is opened within the test gets file descriptors from 900 on."""
+    filled = [os.open(os.devnull, os.O_RDONLY)]
+    while filled[-1] < 900:
+        filled.append(os.dup(filled[0]))
+    yield
+    for one in filled:
+        os.close(one)
+
+
 @pytest.mark.usefixtures("copies")
 def test_it_is_a_child_with_its_own_environment_folder_and_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -62,7 +73,12 @@ def test_its_exit_code_and_signals_are_its_own(tmp_path: Path) -> None:
     assert asleep.wait(60) == -signal.SIGTERM
 
 
-@pytest.mark.usefixtures("copies")
+@pytest.mark.usefixtures("many_files", "copies")
+def test_nor_do_many_open_files_change_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_it_is_a_child_with_its_own_environment_folder_and_log(tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("many_files", "copies")
 def test_its_pipes_and_handles_are_those_that_were_given(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "json.tool", "--compact"]
     for text in ("[1, 2]", "[3]"):
@@ -138,19 +154,22 @@ def test_a_server_holds_open_nothing_that_its_own_copies_were_not_given(loomrl_h
     reads, writes = os.pipe()
     command = [sys.executable, "-m", "loomrl.serving", "--policy", "cartpole", "--port", "0", "--server", "pipe"]
     environment = {**os.environ, "LOOMRL_HOME": str(loomrl_home)}
-    with subprocess.Popen(
+    server = subprocess.Popen(
         command, pass_fds=[writes], env=environment, start_new_session=True, stderr=subprocess.DEVNULL
-    ) as server:
+    )
+    try:
         assert isinstance(server, ForkedPopen)
         assert server.is_copy
-        os.close(writes)
         folder = Path(f"/proc/{server.pid}/task")
         until(lambda: len(children(folder)) == 2, "the guardian and the process that is copied")
         assert {os.getsid(int(pid)) for pid in children(folder)} == {server.pid}
         held = [os.readlink(one) for pid in children(folder) for one in Path(f"/proc/{pid}/fd").iterdir()]
         assert os.readlink(f"/proc/self/fd/{reads}") not in held
+    finally:
         server.terminate()
-    os.close(reads)
+        server.wait()
+        os.close(reads)
+        os.close(writes)
 
 
 def test_what_a_server_starts_is_a_copy_and_ends_with_it(loomrl_home: Path) -> None:

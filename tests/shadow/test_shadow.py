@@ -11,8 +11,9 @@ from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.shadow import run_shadow
 from loomrl.shadow.traffic import drive
-from loomrl.storage.registry import CHALLENGER, CHAMPION, PolicyVersion, Registry
+from loomrl.storage.registry import CHALLENGER, PolicyVersion, Registry
 from loomrl.types import Claim, ShadowReport, Verdict
+from tests.support.champions import make_champion
 
 Versions = dict[str, PolicyVersion]
 
@@ -107,8 +108,7 @@ def test_live_traffic_is_awaited_on_a_running_server(
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:
     registry = Registry()
-    moves = {CHAMPION: registered["good"].version, CHALLENGER: registered["similar"].version}
-    registry.set_aliases("cartpole", moves)
+    make_champion(registry, registered["good"].version, challenger=registered["similar"].version)
     with ServerProcess("cartpole", rate=1e5) as server, server.client() as client:
         live = with_shadow(config, traffic="live", server=server.url, min_decisions=800, wait_seconds=60.0)
         agents = threading.Thread(target=drive, args=(client, snapshot, 0, 2, 900, None, "robot-"))

@@ -49,7 +49,6 @@ _READ_AT_START = (
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
 _MOST_BYTES, _MOST_HANDLES = 1 << 17, 32  # of a request
-_ABOVE = 512  # file descriptors that are handed over lie below it
 _adopting = threading.Lock()  # whether orphans are adopted is said of the whole process
 _Request = tuple[dict[str, Any], list[int]]  # what to run, and the file descriptors it gets
 RealPopen = subprocess.Popen
@@ -135,7 +134,7 @@ class ForkedPopen(RealPopen[Any]):
         variables, folder = dict(os.environ if env is None else env), os.path.abspath(os.fsdecode(cwd or "."))
         restore_signals, gid, gids, uid, umask, own_session, group = privileges
         as_this_process = (executable, preexec_fn, gid, gids, uid, umask, group) == (*(None,) * 5, -1, -1)
-        is_plain = as_this_process and close_fds and not shell and max(pass_fds, default=0) < _ABOVE
+        is_plain = as_this_process and close_fds and not shell
         if is_plain and os.path.isdir(folder) and self.server is not None and self.server.can_run(args, variables):
             given = [one if one != -1 else own for own, one in enumerate((p2cread, c2pwrite, errwrite))]
             request = {
@@ -252,11 +251,12 @@ def _fork_beside(begun: Mapping[str, str], modules: Sequence[str]) -> _Request |
 
 def _install(numbers: Sequence[int], handles: Sequence[int]) -> None:
     """Have these file descriptors under these numbers, and no others."""
-    above = [fcntl.fcntl(handle, fcntl.F_DUPFD, _ABOVE) for handle in handles]
-    os.closerange(0, _ABOVE)
+    first = max(*numbers, *map(int, os.listdir("/proc/self/fd"))) + 1  # all that this process has lies below it
+    above = [fcntl.fcntl(handle, fcntl.F_DUPFD, first) for handle in handles]
+    os.closerange(0, first)
     for handle, number in zip(above, numbers, strict=True):
         os.dup2(handle, number)
-    os.closerange(_ABOVE, max(above) + 1)
+    os.closerange(first, max(above) + 1)
 
 
 def _arrive(request: dict[str, Any], handles: Sequence[int]) -> None:

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from loomrl.errors import ArtifactError
-from loomrl.system.files import canonical_json, digest_folder, read_json, verify_sums, write_atomic, write_sums
+from loomrl.system.files import (
+    canonical_json,
+    closed_with,
+    digest_folder,
+    read_json,
+    verify_sums,
+    write_atomic,
+    write_sums,
+)
 
 
 @pytest.fixture
@@ -74,3 +82,20 @@ def test_torn_json_is_named(tmp_path: Path) -> None:
         read_json(tmp_path / "torn.json")
     with pytest.raises(ArtifactError, match=r"none\.json is missing"):
         read_json(tmp_path / "none.json")
+
+
+def test_a_file_descriptor_is_closed_with_its_owner_or_before() -> None:
+    class Owner: ...
+
+    owner = Owner()
+    reads, writes = os.pipe()
+    close = closed_with(owner, reads)
+    closed_with(owner, writes)
+    close()
+    close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(reads)
+    os.fstat(writes)
+    del owner
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(writes)

@@ -5,7 +5,8 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def closed_with(owner: object, handle: int) -> Callable[[], object]:
+    """Have a file descriptor closed when nothing refers to its owner any more. What comes back closes it at once, and
+    does nothing when called again."""
+    closing = weakref.finalize(owner, os.close, handle)
+    closing.atexit = False  # threads may use it to the last; the system closes it then
+    return closing
 
 
 def write_json(path: Path, value: Any) -> None:

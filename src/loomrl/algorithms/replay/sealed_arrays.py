@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.algorithms.replay.sealed_file import SealedFile
+from loomrl.system.files import closed_with
 
 
 class _Memory:
@@ -20,6 +21,7 @@ class _Memory:
     def __init__(self, block_bytes: int) -> None:
         self._block_bytes = block_bytes
         self._handle = os.memfd_create("replay")
+        self.close = closed_with(self, self._handle)
 
     def grow(self, num_blocks: int) -> None:
         size = num_blocks * self._block_bytes
@@ -31,9 +33,6 @@ class _Memory:
     def drop(self, block: int) -> None:
         """Give its pages back to the system."""
         self._map.madvise(mmap.MADV_REMOVE, block * self._block_bytes, self._block_bytes)
-
-    def close(self) -> None:
-        os.close(self._handle)
 
 
 class _SealedArray:

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from loomrl.storage.audit.log import ChainHead
+from loomrl.system.files import closed_with
 from loomrl.types import FloatArray
 
 MAX_TEXT = 300  # characters of an error; a state must fit into one page of memory
@@ -77,6 +78,7 @@ class StatePage:
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+        closed_with(self, handle)
 
     @classmethod
     def create(cls, state: ShadowState) -> Self:

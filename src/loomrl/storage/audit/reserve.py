@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from loomrl.errors import ArtifactError
+from loomrl.system.files import closed_with
 
 SLOT_BYTES = 64 * 1024
 _HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the text, bytes of it
@@ -29,6 +30,7 @@ class Reserve:
         self.path = path
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            self._close = closed_with(self, self._handle)
             if (size := os.fstat(self._handle).st_size) < 2 * SLOT_BYTES:
                 _fill(self._handle, size)
         except OSError as error:
@@ -68,7 +70,7 @@ class Reserve:
 
     def close(self) -> None:
         """Close the reserve's file; the reserve cannot be used afterwards."""
-        os.close(self._handle)
+        self._close()
 
     def _newest(self) -> tuple[int, bytes]:
         try:
