@@ -201,6 +201,7 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             process.wait()
 
 
+@pytest.mark.long
 def test_servers_answer_by_their_names_in_the_cluster_with_the_login_alone(started: tuple[str, str, int]) -> None:
     name, login, port = started
     path = {"prefect": "/api/admin/version", "mlflow": "/api/2.0/mlflow/experiments/get?experiment_id=0"}[name]

@@ -56,6 +56,7 @@ def listed(bill: dict[str, Any]) -> dict[str, str]:
     return {canonicalize_name(one["name"]): one["version"] for one in bill["components"]}
 
 
+@pytest.mark.long
 def test_it_is_a_wheel_a_source_archive_the_pins_and_a_bill(project: Path) -> None:
     name = f"loomrl-{PROJECT['version']}"
     expected = {f"{name}-py3-none-any.whl", f"{name}.tar.gz", f"{name}.cdx.json", "constraints.txt"}

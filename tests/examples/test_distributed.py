@@ -32,6 +32,7 @@ def test_the_trainer_and_its_evaluator(tmp_path: Path) -> None:
     assert last.endswith("by policy version 3")
 
 
+@pytest.mark.long
 def test_the_actors_by_hand(tmp_path: Path) -> None:
     *iterations, last = run("actors.py", tmp_path)
     assert len(iterations) == 5

@@ -97,6 +97,7 @@ def test_an_unknown_environment_names_near_ones(project: Path) -> None:
     assert "CartPole-v1" in output
 
 
+@pytest.mark.long
 def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
     step = "return np.full(2, np.nan, np.float32), 0.0, False, False, {}"
     output = run(project, *add_policy(project, "broken", ENVIRONMENT.format(step=step)), expect=3)
@@ -139,6 +140,7 @@ def test_an_unwritable_home_is_named(project: Path) -> None:
     assert "set LOOMRL_HOME" in output
 
 
+@pytest.mark.long
 def test_services_that_do_not_answer_are_named_with_the_fix(project: Path) -> None:
     output = run(project, *CARTPOLE, expect=3, PREFECT_API_URL="http://127.0.0.1:9/api")
     assert "http://127.0.0.1:9/api" in output

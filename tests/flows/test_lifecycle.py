@@ -185,6 +185,7 @@ def check_crashed(record: dict[str, Any], prefect: str) -> None:
     assert flow_run["state"]["type"] == "CRASHED"
 
 
+@pytest.mark.long
 def test_a_killed_life_cycle_is_on_record_as_crashed(tmp_path: Path, shared_prefect: str) -> None:
     project = killed_in_training(tmp_path)
     run(project, "python", "-c", "from tasks.closing import mark_crashed_runs; mark_crashed_runs()")  # as the next does

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.projects import ROOT, environment, until
 from tests.support.template_home import put_server_databases
@@ -26,6 +27,7 @@ signal.pause()
 """
 
 
+@pytest.mark.long
 def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path, template_home: Path, prefect_database: Path) -> None:
     put_server_databases(loomrl_home, template_home, prefect_database)
     patience = {"PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600"}

@@ -206,6 +206,7 @@ def test_many_at_once_are_told_apart(tmp_path: Path) -> None:
         assert list(pool.map(ask, range(12))) == [str(number) for number in range(12)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "service", [ServerProcess("cartpole", wait_ready=False), HubProcess()], ids=lambda one: one.name
 )

@@ -45,6 +45,7 @@ def test_a_large_drift_breaks_it_and_a_smaller_one_is_kept(good: Policy, tmp_pat
     assert claim_of(again).evidence == claim.evidence
 
 
+@pytest.mark.long
 def test_a_drift_too_small_to_matter_is_not_found(good: Policy, tmp_path: Path) -> None:
     claim = claim_of(examine(good, tmp_path / "safety", settings(magnitude=1e-3)))
     assert (claim.verdict, claim.num_samples) == (Verdict.SUPPORTED, 4 * 24)

@@ -107,6 +107,7 @@ def test_another_process_writes_equal_bytes_whatever_the_number_of_environments(
     assert sums(tmp_path) == sums(barely_trained.root / "safety")
 
 
+@pytest.mark.long
 def test_inside_a_project_the_replay_command_names_the_folder(barely_trained: Policy, tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").touch()
     output = tmp_path / "artifacts" / "cartpole" / "safety"

@@ -78,5 +78,6 @@ def test_a_good_policy_bears_little_and_not_everything(
     assert load_policy(good.training).action_kind == "discrete"
 
 
+@pytest.mark.long
 def test_nothing_is_claimed_without_a_magnitude(good: Policy, tmp_path: Path) -> None:
     assert not [one for one in examine(good, tmp_path).claims if one.id.startswith("observation_attack")]

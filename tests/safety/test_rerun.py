@@ -106,6 +106,7 @@ def test_the_projects_config_is_found(
     assert (quick["claims"], quick["not_examined_because"]) == (None, "--digests-only")
 
 
+@pytest.mark.long
 def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
     change(case, "minimum_return", finding="all is well")
     done = call(case, config, "--json")
@@ -142,6 +143,7 @@ def test_numbers_and_evidence_that_were_made_up_are_named(
         assert part.removeprefix("changed ") in str(call(case, config).exception)
 
 
+@pytest.mark.long
 def test_last_digits_may_differ_on_another_processor(case: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     document = read_json(case / "case.json")
     (claim,) = [one for one in document["claims"] if one["id"] == "minimum_return"]
@@ -181,6 +183,7 @@ def test_another_policy_is_refused(case: Path, config: Path, good: Policy) -> No
     assert str(case.parent / "training") in str(done.exception)
 
 
+@pytest.mark.long
 def test_a_claim_that_is_no_longer_mandatory_is_named(case: Path, config: Path) -> None:
     """What blocks is declared optional, and the decision made anew: every verdict is as it was."""
     found = SafetyCase.read(case / "case.json")
@@ -195,6 +198,7 @@ def test_a_claim_that_is_no_longer_mandatory_is_named(case: Path, config: Path) 
 
 
 @pytest.mark.parametrize("part", ["statement", "limit", "controls"])
+@pytest.mark.long_cases("limit", "controls")
 def test_what_was_promised_cannot_be_weakened(case: Path, config: Path, part: str) -> None:
     document = read_json(case / "case.json")
     if part == "controls":

@@ -73,7 +73,7 @@ def doomed_decisions() -> list[tuple[str, str, int]]:
     ("request_of", "share", "is_written"),
     [(decide, 1.0, True), (decide_many, 0.0, False), (decide_many, 0.5, False), (decide_many, 1.0, True)],
 )
-@pytest.mark.long_cases("decide_many-0.0-False", "decide_many-1.0-True")
+@pytest.mark.long_cases("decide-1.0-True", "decide_many-0.0-False", "decide_many-1.0-True")
 def test_a_decision_is_taken_once(
     loomrl_home: Path,
     tmp_path: Path,

@@ -3,9 +3,12 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.soak import first_commands
 
 
+@pytest.mark.long
 def test_a_home_works_after_a_first_command_was_killed(tmp_path: Path) -> None:
     rng = random.Random(first_commands.SEED)
     with first_commands.forking(tmp_path) as server:

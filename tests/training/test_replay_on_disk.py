@@ -127,7 +127,12 @@ SAVED = [SEGMENT, (1 + MOST_UNSAVED_SEGMENTS) * SEGMENT, (1 + 2 * MOST_UNSAVED_S
         ("prioritised", True, [(ROWS_WRITTEN, 3 * 9), (CHECKPOINT_HALF_WRITTEN, 1)], [SAVED[1]] * 2),
     ],
 )
-@pytest.mark.long_cases("sac-False-kills0-resumed0", "sac-True-kills3-resumed3", "prioritised-False-kills1-resumed1")
+@pytest.mark.long_cases(
+    "sac-False-kills0-resumed0",
+    "sac-True-kills3-resumed3",
+    "prioritised-False-kills1-resumed1",
+    "prioritised-True-kills4-resumed4",
+)
 def test_the_bits_of_training_in_memory_though_it_is_killed(
     cartpole: Path,
     tmp_path: Path,

@@ -127,6 +127,7 @@ def kill_after(process: subprocess.Popen[bytes], home: Path, delay_seconds: floa
     assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_killed_again_and_again_and_resumed_gives_the_same_bytes(cartpole: Path, tmp_path: Path) -> None:
     train_policy(long_config(), cartpole, tmp_path / "undisturbed", tmp_path / "home-1")
     for _ in range(3):

@@ -112,6 +112,7 @@ def test_the_model_of_a_shielded_environment_is_that_of_what_happens(lake: Path)
         assert (check(bare.chain(actions), FALLS).low or 0.0) > 0.0
 
 
+@pytest.mark.long
 def test_what_was_learnt_behind_it_is_proved_and_served_behind_it(trained: Policy) -> None:
     shield = Shield.load(trained.root / "export" / "shield.safetensors")
     policy = ServedPolicy.load(trained.root / "export")

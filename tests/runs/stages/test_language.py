@@ -71,6 +71,7 @@ def test_nothing_is_found_wrong_with_it_before_training(tmp_path: Path) -> None:
     preflight.check(CONFIG, tmp_path)
 
 
+@pytest.mark.long
 def test_it_answers_what_it_never_trained_on(initials: Policy) -> None:
     report = EvaluationReport.read(initials.evaluation / "evaluation.json")
     assert report.success_rate is not None

@@ -348,4 +348,3 @@ def test_a_state_is_read_as_it_was_written_and_fits_into_a_page() -> None:
     with pytest.raises(ValueError, match="one page"):
         page.write(ShadowState(settled=4, last_error="x" * 5_000))
     assert page.read() == state
-    os.close(page.handle)

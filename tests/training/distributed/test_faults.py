@@ -65,6 +65,7 @@ def test_an_address_where_something_else_answers_is_refused(make: Any, monkeypat
             pass
 
 
+@pytest.mark.long
 def test_a_head_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loomrl.training.distributed.cluster, "_ASK_SECONDS", 0.0)
     with cluster(DistributedConfig(num_learners=1)) as ray:
@@ -186,6 +187,7 @@ def test_a_learner_that_is_killed_as_for_want_of_memory_ends_training_with_what_
     assert [folder.name for folder in sorted(saved.glob("step-*"))][-1:] == ["step-000000001024"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small_cluster")
 def test_a_host_with_other_software_is_named(tmp_path: Path) -> None:
     import ray

@@ -81,6 +81,7 @@ def end(actor: Any) -> None:
     os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_actors_play_what_would_be_played_here() -> None:
     alone = integration()
     expected = asyncio.run(alone.run_training_loop(max_iterations=ITERATIONS))

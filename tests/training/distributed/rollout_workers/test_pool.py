@@ -140,6 +140,7 @@ def test_shares_follow_speed_and_a_slow_worker_is_replaced_once(
     collected.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
 def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(tmp_path: Path) -> None:
     """Each worker takes 128 steps in a rollout, and a successor first those of the episodes under way again: 48 in the
