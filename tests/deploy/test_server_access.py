@@ -23,6 +23,7 @@ from tests.support.prefect_api import prefect_api
 from tests.support.projects import ROOT, answers, environment, free_ports, until
 from tests.support.template_home import put_server_databases
 
+pytestmark = pytest.mark.long  # `tests/flows/test_servers.py` shows the same of servers that `make up` started
 LOCAL = ROOT / "deploy" / "local"
 with_browser = pytest.mark.skipif(os.environ.get("LOOMRL_TEST_BROWSER") == "off", reason="LOOMRL_TEST_BROWSER=off")
 
@@ -198,7 +199,6 @@ def test_the_attacks_reach_a_server_that_is_open(chromium: Browser, method: str)
 
 
 @with_browser
-@pytest.mark.long_cases("without login")
 @pytest.mark.parametrize("knows_login", [False, True], ids=["without login", "with login"])
 def test_a_page_of_another_site_creates_no_flow_run_and_our_client_does(
     servers: Servers, deployment: str, chromium: Browser, knows_login: bool
@@ -254,7 +254,7 @@ def test_a_page_under_another_host_name_of_this_machine_is_refused(servers: Serv
 
 
 @with_browser
-@pytest.mark.parametrize("name", ["127.0.0.1", pytest.param("localhost", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_a_person_logs_in_on_prefects_page(servers: Servers, deployment: str, chromium: Browser, name: str) -> None:
     context = chromium.new_context()
     page = context.new_page()

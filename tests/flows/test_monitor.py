@@ -81,6 +81,7 @@ def test_a_challenger_is_compared_with_the_champion(
     assert VersionComparison.model_validate(kept.data).live.of("reward") is not None
 
 
+@pytest.mark.long
 def test_a_version_that_was_taken_back_is_one_event_however_often_it_is_sent(
     shared_prefect: str, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

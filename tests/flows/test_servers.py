@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from loomrl.storage.audit import history
-from tests.support.foreign_page import EVIL, attack, browser
+from tests.support.foreign_page import EVIL, attack, basic, browser
 from tests.support.prefect_api import prefect_api
 from tests.support.projects import copy_state, free_ports, records, run, until
 
@@ -94,6 +94,20 @@ def test_a_run_is_triggered_through_the_api_and_seen_in_the_ui(services: Service
 def test_wrong_parameters_are_refused_before_anything_runs(services: Services, parameters: dict[str, Any]) -> None:
     path = f"/deployments/{services.deployment()}/create_flow_run"
     assert services.api.post(path, json={"parameters": parameters}).status_code in (409, 422)
+
+
+def test_without_the_login_401_and_under_another_host_403_is_answered(services: Services) -> None:
+    name, password = (services.logins[f"MLFLOW_TRACKING_{part}"] for part in ("USERNAME", "PASSWORD"))
+    for url, login in (
+        (f"{services.prefect}/api/admin/settings", {"Authorization": basic(services.login)}),
+        (
+            f"{services.mlflow}/api/2.0/mlflow/experiments/get?experiment_id=0",
+            {"Authorization": basic(f"{name}:{password}")},
+        ),
+    ):
+        assert httpx.get(url, headers=login).status_code == 200
+        assert httpx.get(url).status_code == 401
+        assert httpx.get(url, headers={**login, "Host": EVIL}).status_code == 403
 
 
 def test_a_page_of_another_site_starts_no_life_cycle(services: Services) -> None:

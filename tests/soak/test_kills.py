@@ -29,6 +29,7 @@ audit.AuditLog._write_whole = write_later
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ready_home")
 def test_a_server_that_answers_before_it_has_written_is_found(tmp_path: Path) -> None:
     environment = environment_with(ACKNOWLEDGES_FIRST, tmp_path / "code")

@@ -147,7 +147,7 @@ def everything(hub: httpx.Client) -> list[Any]:
     return told
 
 
-@pytest.mark.long_cases("without tokens")
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", ["", EVE], ids=["without tokens", "with a token that the browser sends along"])
 def test_a_real_browser_changes_nothing_for_another_page(chromium: Browser, tokens: str) -> None:
     sent_along = {"Authorization": basic("eve:secret")} if tokens else {}

@@ -89,6 +89,7 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(
     assert TuningStudy(path, snapshot).trials() == undisturbed
 
 
+@pytest.mark.long
 def test_a_trial_is_what_its_command_trains(path: Path, snapshot: Path, tmp_path: Path) -> None:
     tried = TuningStudy(write(path, {**POLE, "tuning": {**TUNING, "num_seeds": 2}}), snapshot)
     (trial,) = tried.run(1)

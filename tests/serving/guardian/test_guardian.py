@@ -123,6 +123,7 @@ def test_a_violating_champion_is_rolled_back_within_100_of_its_decisions(ready_h
     assert move.data["reason"] == found["reason"]
 
 
+@pytest.mark.long
 def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: Path, tmp_path: Path) -> None:
     registry = Registry()
     good = promoted(registry, limited_folder(tmp_path / "good"))

@@ -64,6 +64,7 @@ def run(app, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.long
 def test_two_hosts_agree(tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     other = str(folders["other"])
     with two_hosts(tmp_path, folders) as (one, two):

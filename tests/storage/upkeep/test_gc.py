@@ -232,6 +232,7 @@ def test_nothing_is_removed_while_a_life_cycle_runs(ready_home: Path) -> None:
     assert gc().exception is None
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_cache_keeps_what_commits_runs_and_the_work_tree_need(
     ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

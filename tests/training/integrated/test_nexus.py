@@ -143,6 +143,7 @@ def test_too_small_a_cluster_is_refused() -> None:
         NexusWorker(num_workers=1_000).distribute_rl_training(integration())
 
 
+@pytest.mark.long
 def test_actors_that_hang_again_and_again_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "START_SECONDS", 0.0)
     trained = integration()
