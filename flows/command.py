@@ -10,7 +10,6 @@ import httpx
 from prefect import Flow, serve
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,6 +20,7 @@ from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.storage.run_record import RunRecord, read_run, run_folder
 from loomrl.system.home import config_file, project_root
 from loomrl.system.security.credentials import credentials_path
+from loomrl.system.terminal import PlainConsole
 from tasks.closing import mark_crashed_runs
 from tasks.policies import PolicyName, policy_names
 from tasks.run import overrides_from_command
@@ -41,7 +41,7 @@ def main(lifecycle: Flow[..., str], *others: Flow[..., Any]) -> None:
 
 def exit_code(command: Callable[[], None]) -> int:
     """Call a command; print what went wrong, once, and return the exit code that says of which kind it was."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     try:
         check_prefect_server()
         command()
@@ -121,7 +121,7 @@ def _print_run(run_id: str) -> bool:
 
 def print_table(record: RunRecord) -> None:
     """The seven stages with times and verdicts, the outcome, the champion and the report."""
-    console = Console()
+    console = PlainConsole()
     table = Table(title=f"{record.policy}: life cycle {record.run_id}", title_justify="left")
     for column, justify in (("stage", "left"), ("status", "left"), ("seconds", "right"), ("verdict", "left")):
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
         table = Table(*rows[0], title=title, title_justify="left")
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row.values()))
-        Console().print(table)
+        PlainConsole().print(table)
 
 
 def champion(policy: str) -> str:

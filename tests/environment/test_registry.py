@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from loomrl import register_environment
@@ -231,6 +232,14 @@ def test_what_does_not_work_takes_no_name(
         register_environment("broken", "broken_room:Broken", "1", 10, kwargs=kwargs, path=tmp_path)
     with LoomDB.open() as database:
         assert database.list_environments() == []
+
+
+def test_a_source_that_was_changed_in_loomdb_is_not_run(rooms: Path) -> None:
+    register(rooms)
+    with LoomDB.open() as database, database._writing() as session:
+        session.execute(text("UPDATE environments SET source = :source"), {"source": b"another archive"})
+    with pytest.raises(ArtifactError, match="source archive has SHA-256 .*, recorded is"):
+        make_env(EnvironmentConfig(id="thermostat"))
 
 
 def test_what_nothing_uses_can_be_taken_back(rooms: Path, tmp_path: Path) -> None:

@@ -206,6 +206,25 @@ def test_what_was_changed_or_is_missing_is_found(loomrl_home: Path, monkeypatch:
 # --- the error is spent ---
 
 
+def test_what_is_no_attempt_is_named_and_hinders_no_other_policy(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        assert numbers(db, "a") == [1]
+        db.record_event(KIND, {})
+        db.record_event(KIND, {"policy": "hopper", "envelope": {}})
+        assert numbers(db, "b") == [2]
+        with pytest.raises(ArtifactError, match="hopper: an attempt in LoomDB is none, it was changed"):
+            attempts(db, "hopper")
+
+
+def test_what_stands_in_the_place_of_the_next_attempt_is_not_waited_for(loomrl_home: Path) -> None:
+    with LoomDB.open() as db:
+        (number,) = numbers(db, "a")
+        last = attempts(db, "cartpole")[-1].digest
+        db.add_event("x", {}, f"{KIND} of cartpole after {last}")
+        with pytest.raises(ArtifactError, match=f"takes no attempt after the {number} it has"):
+            numbers(db, "b")
+
+
 def test_levels_sum_to_alpha() -> None:
     assert [level(0.06, number) for number in (1, 2, 3)] == pytest.approx([0.03, 0.01, 0.005])
     assert sum(level(0.05, number) for number in range(1, 100_000)) == pytest.approx(0.05, rel=1e-4)

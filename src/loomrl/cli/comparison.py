@@ -45,9 +45,9 @@ def compare(
 
 
 def _print(found: "VersionComparison") -> None:
-    from rich.console import Console
+    from loomrl.system.terminal import PlainConsole
 
-    console, report = Console(), found.off_policy
+    console, report = PlainConsole(), found.off_policy
     console.print(_live_table(found))
     for line in _live_lines(found):
         console.print(line, highlight=False, soft_wrap=True)

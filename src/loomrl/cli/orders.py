@@ -145,12 +145,13 @@ def show_plan(policy: Policy, server: Server = None, as_json: AsJson = False) ->
         return
     plan, switch = found["plan"], found["kill_switch"]
     shares = ", ".join(f"{share:g} to version {version}" for version, share in plan["split"].items())
-    typer.echo(f"split:       {shares or 'none, the champion decides for all agents'}")
-    typer.echo(f"challengers: {', '.join(plan['challengers']) or 'only that of the registry'}")
-    typer.echo(f"fallback:    {_fallback_text(plan['fallback'])}")
-    typer.echo(
-        "kill switch: " + ("off" if switch is None else on_one_line(f"ON, by {switch['person']}: {switch['reason']}"))
-    )
+    for line in (
+        f"split:       {shares or 'none, the champion decides for all agents'}",
+        f"challengers: {', '.join(plan['challengers']) or 'only that of the registry'}",
+        f"fallback:    {_fallback_text(plan['fallback'])}",
+        "kill switch: " + ("off" if switch is None else f"ON, by {switch['person']}: {switch['reason']}"),
+    ):
+        typer.echo(on_one_line(line))
 
 
 @plan_app.command("split")

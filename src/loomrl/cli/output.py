@@ -26,6 +26,6 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str |
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
     """Print a table of texts on standard output; long ones go on in the next line of their cell."""
-    from rich.console import Console
+    from loomrl.system.terminal import PlainConsole
 
-    Console().print(table_of(columns, rows, title))
+    PlainConsole().print(table_of(columns, rows, title))

@@ -36,9 +36,8 @@ def gc(
     as_json: AsJson = False,
 ) -> None:
     """Free old checkpoints, restored sources, run leftovers, cache entries and audit segments that nothing needs."""
-    from rich.console import Console
-
     from loomrl.storage.upkeep.gc import find_garbage, quiet_project, remove
+    from loomrl.system.terminal import PlainConsole
 
     with quiet_project():
         found = find_garbage(days, audit_days)
@@ -49,7 +48,7 @@ def gc(
         items = [item.to_json() for item in found]
         typer.echo(json.dumps({"removed": yes, "num_bytes": total, "items": items}, indent=2))
         return
-    console, columns = Console(), ("kind", "path", "size", "why nothing needs it")
+    console, columns = PlainConsole(), ("kind", "path", "size", "why nothing needs it")
     if found:
         rows = [(item.kind, item.path, _size(item.num_bytes), item.reason) for item in found[:_MOST_SHOWN]]
         console.print(table_of(columns, rows), highlight=False)

@@ -152,7 +152,7 @@ def _from_loomdb(config: EnvironmentConfig, live: bool) -> Definition | None:
             return None
         archive = database.environment_source(record.name, record.version)
     source = _live_source(record) if live else None
-    source = source or run_archive(record.entry_point, archive, record.source_roots)
+    source = source or run_archive(record.entry_point, archive, record.source_digest, record.source_roots)
     parameters = (dict(record.kwargs), record.max_episode_steps, record.reward_threshold)
     return Definition(record.name, record.version, source, *parameters)
 

@@ -8,11 +8,11 @@ The newest one that a host knew is kept in its home, `home()/attempts/POLICY.jso
 LoomDB without one of them has lost the end.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
+from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError
 from loomrl.safety.config import SafetyConfig
@@ -98,12 +98,20 @@ def record_attempt(
     `versions` are those registered of the policy: their attempts must be on record.
 
     Raises:
-        ArtifactError: when a recorded attempt was changed, or one is missing; nothing is recorded then.
+        ArtifactError: when a recorded attempt was changed, one is missing, or LoomDB takes none; nothing is recorded
+            then.
         ConfigError: when there is no usable key to sign with.
         ServiceError: when LoomDB cannot be reached.
     """
+    num_known = -1
     while True:
         known = attempts(db, policy, versions)
+        if len(known) == num_known:
+            raise ArtifactError(
+                f"{policy}: LoomDB takes no attempt after the {num_known} it has: what stands in the place of the next "
+                "is none; restore LoomDB from a backup"
+            )
+        num_known = len(known)
         if (found := find_attempt(known, case, settings)) is not None:
             return found
         num_promotions = sum(move["kind"] == "promotion" for move in moves(db, policy))
@@ -141,10 +149,15 @@ def attempts(db: LoomDB, policy: str, versions: Sequence[PolicyVersion] = ()) ->
     known = _remembered(policy)  # before LoomDB is read: what another process adds meanwhile is not missing
     found: list[GateAttempt] = []
     for event in db.events(KIND):
-        if event.data["policy"] != policy:
+        if event.data.get("policy") != policy:
             continue
-        payload = verify_envelope(Envelope.model_validate(event.data["envelope"]), PAYLOAD_TYPE)
-        attempt = GateAttempt.model_validate(json.loads(payload))
+        try:
+            payload = verify_envelope(Envelope.model_validate(event.data.get("envelope")), PAYLOAD_TYPE)
+            attempt = GateAttempt.model_validate_json(payload)
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{policy}: an attempt in LoomDB is none, it was changed: {error}; restore LoomDB from a backup"
+            ) from error
         before = found[-1].digest if found else None
         if (attempt.policy, attempt.previous) != (policy, before):
             raise ArtifactError(

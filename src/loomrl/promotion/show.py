@@ -18,6 +18,7 @@ from loomrl.storage import ledger
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.provenance import output_hashes
 from loomrl.storage.registry import PolicyVersion, Registry
+from loomrl.system.terminal import PlainConsole
 from loomrl.types import Json, PromotionDecision
 
 _STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow", "refused": "red"}
@@ -25,7 +26,7 @@ _STYLES = {"promoted": "green", "unchanged": "green", "waiting": "yellow", "refu
 
 def _console() -> Console:
     """As wide as the terminal; wide enough to keep ids whole where the output goes elsewhere."""
-    return Console() if sys.stdout.isatty() else Console(width=220)
+    return PlainConsole() if sys.stdout.isatty() else PlainConsole(width=220)
 
 
 def _table(title: str | None, *columns: str) -> Table:
@@ -149,7 +150,7 @@ def print_decisions(found: DecisionsOf) -> None:
         name = f"{version.policy}@{version.version}"
         for chain in version.chains:
             counts = str(chain.num_decisions), str(chain.num_taken_over)
-            table.add_row(name, chain.chain, chain.host or "", *counts, chain.first[:19], chain.last[:19])
+            table.add_row(name, chain.chain, escape(chain.host or ""), *counts, chain.first[:19], chain.last[:19])
         if not version.chains:
             table.add_row(name, "", "", "0", "0", "", "")
     _console().print(table, highlight=False)
@@ -183,7 +184,7 @@ def _backward(found: Lineage) -> Tree:
     for stage, entry in found.dvc.items():
         hashes = ", ".join(f"{path} {digest}" for path, digest in output_hashes(entry).items())
         stages.add(escape(f"{stage}: {hashes or entry}"))
-    tree.add(_snapshot_line(found))
+    tree.add(escape(_snapshot_line(found)))
     for move in found.moves:
         tree.add(escape(f"{move['kind']} at {move['time']} over version {move['before'] or 'none'}: {move['reason']}"))
     return tree

@@ -4,9 +4,12 @@ Everything is append-only, and writing the same thing twice leaves it there once
 finished by the next one.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from loomrl.storage.loomdb.database import LoomDB
+from pydantic import Field, ValidationError
+
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
+from loomrl.storage.loomdb.records import Event
 from loomrl.storage.registry import CHAMPION
 from loomrl.storage.run_record import now
 from loomrl.system.schema import Document
@@ -14,6 +17,7 @@ from loomrl.types import Json
 
 MOVES = ("promotion", "rollback")  # kinds of LoomDB's events
 REVOCATION = "revocation"
+_Number = Annotated[int, Field(ge=0, lt=2**53)]  # as JSON keeps it
 
 
 class Move(Document):
@@ -27,7 +31,16 @@ class Move(Document):
     reason: str
     person: str | None = None
     time: str  # ISO 8601, UTC
-    number: int = 0  # of the signed statement; 0: from before there were any
+    number: _Number = 0  # of the signed statement; 0: from before there were any
+
+
+class _Revocation(Document):
+    """What is recorded when nothing counts any more that was signed under a lower number."""
+
+    policy: str
+    version: str
+    number: _Number
+    time: str
 
 
 def node(policy: str, version: str) -> str:
@@ -68,7 +81,8 @@ def record_revocation(db: LoomDB, policy: str, version: str, number: int) -> Non
     Raises:
         ServiceError: when LoomDB cannot be reached or fails; nothing is recorded then.
     """
-    db.record_event(REVOCATION, {"policy": policy, "version": version, "number": number, "time": now()})
+    revocation = _Revocation(policy=policy, version=version, number=number, time=now())
+    db.record_event(REVOCATION, revocation.to_json())
 
 
 def newest(db: LoomDB, policy: str) -> Json | None:
@@ -78,15 +92,24 @@ def newest(db: LoomDB, policy: str) -> Json | None:
     is the one that was recorded last.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached or fails.
+        ServiceError: when LoomDB cannot be reached or fails, or one of them was changed by hand (`DamagedRow`).
     """
     events = db.newest_events(policy, (*MOVES, REVOCATION))
-    return max((event.data for event in events), key=number_of, default=None)
+    return max((_read(event) for event in events), key=number_of, default=None)
 
 
 def number_of(event: Json | None) -> int:
     """The number of a move or revocation; 0 for None, and for those from before there were numbers."""
     return 0 if event is None else int(event.get("number", 0))
+
+
+def _read(event: Event) -> Json:
+    """Its data, in which nothing is missing."""
+    try:
+        (_Revocation if event.kind == REVOCATION else Move).model_validate(event.data)
+    except ValidationError as error:
+        raise DamagedRow(f"a row of LoomDB is no {event.kind}, it was changed: {error}") from error
+    return event.data
 
 
 def newest_number(db: LoomDB, policy: str) -> int:
@@ -102,7 +125,7 @@ def moves(db: LoomDB, policy: str) -> list[Json]:
     """Every recorded move of a policy's champion alias as the JSON of a `Move`, oldest first; empty without any.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached or fails.
+        ServiceError: when LoomDB cannot be reached or fails, or one of them was changed by hand (`DamagedRow`).
     """
-    found = [event.data for kind in MOVES for event in db.events(kind)]
-    return sorted((data for data in found if data["policy"] == policy), key=lambda data: str(data["time"]))
+    events = [event for kind in MOVES for event in db.events(kind) if event.data.get("policy") == policy]
+    return sorted(map(_read, events), key=lambda data: str(data["time"]))

@@ -8,6 +8,20 @@ import pytest
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.exchange import EvidenceExchange
 from loomrl.storage.loomdb.database import LoomDB
+from tests.support.projects import until
+
+
+def test_a_row_that_none_can_read_ends_no_exchange(loomrl_home: Path) -> None:
+    exchange = EvidenceExchange("cartpole", "server-0")
+    with LoomDB.open() as database:
+        database.share_evidence("cartpole", "1", exchange._server, lambda _revision, _former: {"window": ""})
+        exchange.start()
+        exchange.offer([VersionEvidence("1")])
+        until(lambda: exchange.error is not None, "the row to be met")
+        database.forget_evidence("cartpole", "1")
+        exchange.offer([VersionEvidence("1")])
+        until(lambda: exchange.error is None and bool(database.shared_evidence("cartpole")), "the next exchange")
+    exchange.stop(600.0)
 
 
 def test_what_is_offered_while_it_writes_is_written_before_it_ends(

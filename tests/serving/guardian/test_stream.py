@@ -528,6 +528,41 @@ def test_what_two_servers_see_together_is_seen() -> None:
     assert adopted == found
 
 
+def test_the_trigger_of_another_version_is_not_adopted() -> None:
+    logs = [Log(is_shared=True), Log(is_shared=True)]
+    for log in logs:
+        log.decide(agent="agent-0", action=0)
+    shared = shared_by(logs, [{"agent-0": 1}, {"agent-0": 2}])
+    finding = {"monitor": "violations.push", "e_value": 1e9, "threshold": 50.0, "mean": 1.0, "limit": 0.01}
+    counts = {"num_values": 500, "num_decisions": 500}
+    shared.rows["1"][1].trigger = Trigger.model_validate({"version": "2", **finding, **counts})
+    assert logs[0].stream.merge(shared) == []
+    shared.rows["1"][1].trigger = found = Trigger.model_validate({"version": "1", **finding, **counts})
+    assert logs[0].stream.merge(shared) == [found]
+
+
+def test_a_server_without_monitors_takes_none_from_the_others() -> None:
+    logs = [Log(is_shared=True), Log(is_shared=True)]
+    for log in logs:
+        log.decide(agent="agent-0", action=2)
+    rows = shared_by(logs, [{"agent-0": 1}, {"agent-0": 2}]).rows["1"]
+    monitors = rows[0].monitors
+    rows[0].monitors = {}
+    assert merged_evidence(rows).monitors.keys() == monitors.keys()
+
+
+def test_judged_alone_a_version_is_refuted_by_what_this_server_saw() -> None:
+    alone, shared, number = Log(), Log(is_shared=True), 0
+    while not number or alone.trigger() is None:
+        for log in (alone, shared):
+            log.decide(agent=f"agent-{number}", action=2)
+        number += 1
+    assert shared.trigger() is None, "half is staked on what all know"
+    shared.stream.judge_alone()
+    shared.decide(agent=f"agent-{number}", action=2)
+    assert shared.trigger() is not None
+
+
 def test_an_agent_that_two_servers_see_counts_once() -> None:
     logs = [Log(is_shared=True), Log(is_shared=True)]
     for number in range(60):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
@@ -274,3 +274,60 @@ def test_the_default_lies_under_the_home(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("LOOMRL_DATABASE_URL", raising=False)
     LoomDB.open().close()
     assert os.path.isfile(tmp_path / "home" / "loom.db")
+
+
+def test_whoever_takes_no_row_is_named_and_not_asked_for_ever(database: LoomDB, database_url: str) -> None:
+    numbered = AuditAnchor(number=1, server="a/b", kind="head", payload="{}", digest="a" * 64, keyid="", signature="")
+
+    def next_anchor(number: int, _before: str) -> AuditAnchor:
+        return numbered.model_copy(update={"number": number, "digest": f"{number:064}"})
+
+    database.append_audit_anchor(next_anchor)
+    engine = create_engine(database_url)
+    tables = ("audit_anchors", "monitor_evidence", "environments")
+    for table in tables:
+        refuse_rows(engine, table)
+    for write in (
+        lambda: database.append_audit_anchor(next_anchor),
+        lambda: database.share_evidence("cartpole", "1", "a", lambda _revision, _former: {}),
+        lambda: database.register_environment(record(), b"source"),
+    ):
+        with pytest.raises(ServiceError, match="takes no row after number"):
+            write()
+    engine.dispose()
+
+
+def refuse_rows(engine: Engine, table: str) -> None:
+    """A trigger, as whoever may change tables can make one."""
+    with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.execute(
+                text(f"CREATE TRIGGER no_{table} BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'no'); END")
+            )
+            return
+        body = "BEGIN RAISE EXCEPTION USING ERRCODE = 'unique_violation', MESSAGE = 'no'; END"
+        connection.execute(text(f"CREATE FUNCTION no_{table}() RETURNS trigger AS $$ {body} $$ LANGUAGE plpgsql"))
+        connection.execute(
+            text(f"CREATE TRIGGER no_{table} BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION no_{table}()")
+        )
+
+
+def test_a_number_that_none_can_follow_is_named(database: LoomDB, database_url: str) -> None:
+    database.share_evidence("cartpole", "1", "a", lambda _revision, _former: {})
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE monitor_evidence SET revision = {2**63 - 1}"))
+    with pytest.raises(ServiceError):
+        database.share_evidence("cartpole", "1", "a", lambda _revision, _former: {})
+    engine.dispose()
+
+
+def test_a_row_nested_deeper_than_python_reads_is_damaged(database: LoomDB, database_url: str) -> None:
+    database.record_event("monitors", {})
+    engine = create_engine(database_url)
+    if engine.dialect.name == "sqlite":  # the others hold no such text
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE events SET data = :data"), {"data": 200_000 * "["})
+        with pytest.raises(DamagedRow, match="is no Event, it was changed"):
+            database.events()
+    engine.dispose()

@@ -10,6 +10,7 @@ from loomrl.environment.snapshots.fingerprint import Rollouts, compare, exact_di
 from loomrl.environment.sources.importer import public_names
 from loomrl.environment.sources.source import run_archive
 from loomrl.errors import ConfigError, EnvironmentFault
+from loomrl.system.files import sha256
 
 
 def prove_repeatable(definition: Definition, archive: bytes, recorded: Rollouts) -> None:
@@ -23,7 +24,7 @@ def prove_repeatable(definition: Definition, archive: bytes, recorded: Rollouts)
     """
     order = _other_order(len(recorded["length"]))
     try:
-        source = run_archive(definition.source.entry_point, archive, definition.source.roots)
+        source = run_archive(definition.source.entry_point, archive, sha256(archive), definition.source.roots)
         replayed = _replay(replace(definition, source=source), recorded, order)
     except Exception as error:  # whatever the user's code raises where something is missing
         _replay(definition, recorded, order)  # raises for itself where the archive is not to blame

@@ -62,14 +62,13 @@ def load_source(entry_point: str, folder: Path | None = None) -> EnvironmentSour
     return EnvironmentSource(entry_point, create, installed_locations(module, create))
 
 
-def run_archive(entry_point: str, archive: bytes, roots: list[str]) -> EnvironmentSource:
+def run_archive(entry_point: str, archive: bytes, digest: str, roots: list[str]) -> EnvironmentSource:
     """Load an entry point from an archive, extracted below the home under its digest.
 
     Raises:
-        ArtifactError: when it cannot be extracted.
+        ArtifactError: when it is not the one with this digest, or cannot be extracted.
         ConfigError: when the entry point cannot be imported from it.
     """
-    digest = sha256(archive)
     folder = extract_archive(archive, digest, roots, inside("sources", digest))
     return load_archived(entry_point, folder, roots, digest)
 

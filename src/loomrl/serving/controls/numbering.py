@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from loomrl.errors import ServiceError
 from loomrl.serving.controls.orders import not_replaced, strictest
 from loomrl.storage.loomdb.records import Control
 
@@ -44,7 +45,7 @@ def numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Contro
     `revisions` are those it has, and are brought up to date. One that was restored from a backup has lost some.
 
     Raises:
-        ServiceError: when the database fails; `revisions` then has what was given to it before.
+        ServiceError: when the database fails, or takes no order; `revisions` then has what was given to it before.
     """
     num_added = 0
     while (order := _missing(mine, revisions)) is not None:
@@ -59,8 +60,13 @@ def numbered(database: "LoomDB", mine: Iterable[Control], revisions: list[Contro
         if database.add_control(copy):
             revisions.append(copy)
             num_added += 1
+        elif others := database.control_revisions(order.policy, order.name, newest):
+            revisions.extend(others)
         else:
-            revisions.extend(database.control_revisions(order.policy, order.name, newest))
+            raise ServiceError(
+                f"LoomDB takes no revision {copy.revision} of {order.name}, and has none: its tables were changed, "
+                "restore it from a backup"
+            )
     return num_added
 
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import NO_PLAN, KillSwitch, Plan
 from loomrl.storage.loomdb.records import Control
+from loomrl.system.plain import on_one_line
 
 log = logging.getLogger(__name__)
 NUM_REPLACED = 4_096  # identities of replaced orders that are remembered with each
@@ -77,7 +78,8 @@ def is_readable(control: Control) -> bool:
         document_of(control)
     except ValidationError as error:
         first = error.errors()[0]
-        log.error("%s of %s, by %s, stays as it was: %s", control.name, control.policy, control.actor, first["msg"])
+        told = f"{control.name} of {control.policy}, by {control.actor}, stays as it was: {first['msg']}"
+        log.error("%s", on_one_line(told))
         return False
     return True
 

@@ -32,6 +32,7 @@ from loomrl.errors import ArtifactError
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.exchange import EvidenceExchange
 from loomrl.serving.guardian.monitor import Trigger
+from loomrl.serving.guardian.sharing import Shared
 from loomrl.serving.guardian.stream import STATE, Stream, StreamState
 from loomrl.serving.guardian.watch import Watch
 from loomrl.storage.audit.following import ChainPosition, Tail
@@ -69,6 +70,7 @@ class Watcher:
         self._path = inside("monitors", policy, f"{name}.json")
         self._positions, state = _read(self._path)
         self._stream = Stream(self._watch, state, is_shared=True)
+        self._merge_error = ""  # the last one
         self._exchange = EvidenceExchange(policy, f"{_identity()}/{name}")
         self._offered = time.monotonic()
         self._counts: dict[str, int] = {}  # version -> records of it, when it was last offered
@@ -119,9 +121,18 @@ class Watcher:
             self._exchange.offer(self._changed())
             self._offered = now
         if (shared := self._exchange.take_found()) is not None:
-            self._report(self._stream.merge(shared))
+            self._merge(shared)
         if now - self._saved >= _SAVE_SECONDS and not self._is_saved:
             self._save()
+
+    def _merge(self, shared: Shared) -> None:
+        try:
+            self._report(self._stream.merge(shared))
+        except Exception as error:
+            if repr(error) != self._merge_error:
+                log.exception("what other servers shared about %s is of no use: it is judged without", self._policy)
+            self._merge_error = repr(error)
+            self._stream.judge_alone()
 
     # --- what the server says -----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from loomrl.errors import LoomRLError
 from loomrl.serving.guardian.evidence import VersionEvidence
@@ -85,7 +85,7 @@ class EvidenceExchange:
             try:
                 self._exchange()
                 self.error = None
-            except (LoomRLError, ValidationError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that ends of one row would share nothing any more
                 if self.error != str(error):
                     log.error("monitors of %s judge without the other servers: %s", self._policy, error)
                 self.error = str(error)

@@ -38,7 +38,7 @@ def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
         unnamed=_unnamed(recent) | _unnamed(life),
         requests=_counts(lambda one: one.requests, life, recent),
         episodes=_counts(lambda one: one.episodes, life, recent),
-        monitors={name: _monitor(name, rows, life, recent) for name in rows[0].monitors},
+        monitors={name: _monitor(name, rows, life, recent) for one in rows for name in one.monitors},
         arm=_arm([one.arm for one in rows if one.arm is not None], life),
         requests_by_token=RequestCounts.sum_of(one.requests_by_token for one in rows),
         steady_requests_by_token=SteadyCounts.sum_of(one.steady_requests_by_token for one in rows),
@@ -67,8 +67,8 @@ def _counts(counts_of: Callable[[VersionEvidence], Counts], life: Owners, recent
 
 
 def _monitor(name: str, rows: Sequence[VersionEvidence], life: Owners, recent: Owners) -> Monitor:
-    """Of one server that holds the version to the same limit; those that do not are left out."""
-    first = rows[0].monitors[name]
+    """Of all servers that hold the version to the same limit as the first that has it; others are left out."""
+    first = next(one.monitors[name] for one in rows if name in one.monitors)
     found = Monitor(first.limit, first.threshold, first.block)
     for one in rows:
         monitor = one.monitors.get(name)

@@ -137,6 +137,12 @@ class Stream:
                 self._share_known_evidence(version)
         return [*self._adopt_triggers(shared), *self._look()]
 
+    def judge_alone(self) -> None:
+        """Use this server's own evidence alone from now on, until that of others is merged again."""
+        self._known = {}
+        for monitors in self._monitors.values():
+            monitors.forget_shared_evidence()
+
     def _share_known_evidence(self, version: str) -> None:
         """Give a version's monitors the merged evidence of all servers, where there is any."""
         if (one := self._known.get(version)) is not None:
@@ -147,7 +153,8 @@ class Stream:
         """Triggers of other servers for versions that have none here; they count here from now on."""
         found = []
         for version, rows in shared.rows.items():
-            own, triggers = self._evidence.get(version), [one.trigger for one in rows if one.trigger is not None]
+            own = self._evidence.get(version)
+            triggers = [one.trigger for one in rows if one.trigger is not None and one.trigger.version == version]
             if own is not None and own.trigger is None and triggers:
                 own.trigger = triggers[0]
                 found.append(triggers[0])

@@ -260,6 +260,10 @@ class VersionMonitors:
         for monitor in self.evidence.monitors.values():
             monitor.is_new = True
 
+    def forget_shared_evidence(self) -> None:
+        """Judge by this server's own evidence alone, until there is shared evidence again."""
+        self._others, self._by_all, self._own_part = None, {}, None
+
     def _combined(self, name: str, e_value: float) -> float:
         """Half is staked on what all servers know together, the rest shared out among them for what each knows."""
         if self._own_part is None:

@@ -118,17 +118,15 @@ class LoomDB:
             ConfigError: when this version is registered with other content, which stays.
             DamagedRow: when what is registered was changed by hand.
         """
-        try:
-            with self._writing() as session:
-                existing = _got(session, EnvironmentRow, (record.name, record.version), EnvironmentRecord)
-                if existing is None:
-                    newest = session.scalar(select(func.max(EnvironmentRow.sequence))) or 0
-                    fields = {**record.model_dump(), "sequence": newest + 1, "source": source}
-                    session.add(EnvironmentRow(**fields))
-                    return record
-                _, found = existing
-        except IntegrityError:
-            return self.register_environment(record, source)  # another process was faster: compare with its row
+
+        def registered(session: Session, sequence: int) -> EnvironmentRecord:
+            existing = _got(session, EnvironmentRow, (record.name, record.version), EnvironmentRecord)
+            if existing is not None:
+                return existing[1]
+            session.add(EnvironmentRow(**record.model_dump(), sequence=sequence, source=source))
+            return record
+
+        found = self._numbered(select(func.max(EnvironmentRow.sequence)), registered)
         _refuse_other_content(record, found)
         return found
 
@@ -326,23 +324,22 @@ class LoomDB:
         meanwhile.
         """
         key = {"policy": policy, "version": version, "server": server}
-        try:
-            with self._writing() as session:
-                newest = select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
-                revision = (session.scalar(newest) or 0) + 1
-                number = self._server_number(session, policy, server)
-                former = _got(session, MonitorEvidenceRow, key, MonitorEvidence)
-                fields = {
-                    "number": number,
-                    "revision": revision,
-                    "document": dict(document(revision, {} if former is None else former[1].document)),
-                    "created": now(),
-                }
-                row = session.merge(MonitorEvidenceRow(**key, **fields))
-                session.flush()
-                return _record(MonitorEvidence, row)
-        except IntegrityError:
-            return self.share_evidence(policy, version, server, document)  # another one took the revision
+
+        def shared(session: Session, revision: int) -> MonitorEvidence:
+            number = self._server_number(session, policy, server)
+            former = _got(session, MonitorEvidenceRow, key, MonitorEvidence)
+            fields = {
+                "number": number,
+                "revision": revision,
+                "document": dict(document(revision, {} if former is None else former[1].document)),
+                "created": now(),
+            }
+            row = session.merge(MonitorEvidenceRow(**key, **fields))
+            session.flush()
+            return _record(MonitorEvidence, row)
+
+        newest = select(func.max(MonitorEvidenceRow.revision)).where(MonitorEvidenceRow.policy == policy)
+        return self._numbered(newest, shared)
 
     def evidence_revision(self, policy: str) -> tuple[int, int]:
         """(newest revision, number of documents) of a policy, (0, 0) without any: while both stay, nothing was
@@ -384,17 +381,15 @@ class LoomDB:
         The first has the number 1, and 64 zeros for the digest before it. `build` is called again, with the next
         number, where another process was faster.
         """
-        while True:
-            try:
-                with self._writing() as session:
-                    newest = select(AuditAnchorRow).order_by(AuditAnchorRow.number.desc()).limit(1)
-                    with _undamaged(AuditAnchor):
-                        last = session.scalars(newest).first()
-                    anchor = build(1, "0" * 64) if last is None else build(last.number + 1, last.digest)
-                    session.add(AuditAnchorRow(**anchor.model_dump()))
-                return anchor
-            except IntegrityError:
-                continue
+
+        def appended(session: Session, number: int) -> AuditAnchor:
+            with _undamaged(AuditAnchor):
+                last = session.scalars(select(AuditAnchorRow).where(AuditAnchorRow.number == number - 1)).first()
+            anchor = build(number, "0" * 64 if last is None else last.digest)
+            session.add(AuditAnchorRow(**anchor.model_dump()))
+            return anchor
+
+        return self._numbered(select(func.max(AuditAnchorRow.number)), appended)
 
     def audit_anchors(self, after: int = 0, limit: int | None = None) -> list[AuditAnchor]:
         """Statements about audit chains with a number above `after`, oldest first: `limit` of them, or all for None."""
@@ -467,6 +462,23 @@ class LoomDB:
     def _writing(self) -> AbstractContextManager[Session]:
         return self._transaction(self._writers)
 
+    def _numbered(self, newest: Select[Any], write: Callable[[Session, int], Record]) -> Record:
+        """Write a row whose number is one more than the newest one, again where another process was faster."""
+        last = None
+        while True:
+            before = last
+            try:
+                with self._writing() as session:
+                    with _undamaged(int):
+                        last = int(session.scalar(newest) or 0)
+                    return write(session, last + 1)
+            except IntegrityError as error:
+                if last == before:  # so it was nobody else's number that stood in the way
+                    raise ServiceError(
+                        f"LoomDB at {self._engine.url.render_as_string()} takes no row after number {last}: "
+                        f"{error.orig}; its tables were changed, restore it from a backup"
+                    ) from error
+
     @contextmanager
     def _transaction(self, sessions: sessionmaker[Session]) -> Iterator[Session]:
         try:
@@ -481,6 +493,8 @@ class LoomDB:
             ) from error
         except DBAPIError as error:
             raise unreachable(self._engine, error) from error
+        except OverflowError as error:  # the number after the greatest
+            raise DamagedRow(f"a row of LoomDB holds a number that none can follow, it was changed: {error}") from error
 
     def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
         with self._reading() as session, _undamaged(kind):
@@ -509,7 +523,7 @@ def _undamaged(kind: type) -> Iterator[None]:
     """What is read in the block from a row is of this kind, or was changed by hand."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DamagedRow(f"a row of LoomDB is no {kind.__name__}, it was changed: {error}") from error
 
 
