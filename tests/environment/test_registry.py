@@ -234,12 +234,12 @@ def test_what_does_not_work_takes_no_name(
         assert database.list_environments() == []
 
 
-def test_a_source_that_was_changed_in_loomdb_is_not_run(rooms: Path) -> None:
+def test_a_source_that_was_changed_in_loomdb_is_not_run(rooms: Path, tmp_path: Path) -> None:
     register(rooms)
     with LoomDB.open() as database, database._writing() as session:
         session.execute(text("UPDATE environments SET source = :source"), {"source": b"another archive"})
     with pytest.raises(ArtifactError, match="source archive has SHA-256 .*, recorded is"):
-        make_env(EnvironmentConfig(id="thermostat"))
+        take_snapshot(EnvironmentConfig(id="thermostat"), tmp_path, tmp_path / "snapshot")
 
 
 def test_what_nothing_uses_can_be_taken_back(rooms: Path, tmp_path: Path) -> None:
