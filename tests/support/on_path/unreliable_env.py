@@ -88,7 +88,9 @@ def unreliable_vector(num_envs: int, what: str = "") -> gymnasium.vector.VectorE
 
 class Mishaps(gymnasium.Env[np.ndarray, int]):
     """A walk to the chosen side. `mishaps`, those of `Unreliable`, happen once each, in the step of all environments of
-    a process that they name: a file in `folder` tells whether one has."""
+    a process that they name: a file in `folder` tells whether one has. The process whose id stands in its file `spared`
+    has none.
+    """
 
     observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -111,8 +113,15 @@ class Mishaps(gymnasium.Env[np.ndarray, int]):
         return np.array([self.place, self.place**2], np.float32), -abs(self.place), False, False, {}
 
     def _happen(self, what: str) -> None:
-        if self._is_first(what):
+        if not self._is_spared() and self._is_first(what):
             Unreliable(what)._fail()
+
+    def _is_spared(self) -> bool:
+        try:
+            with open(os.path.join(self.folder, "spared")) as file:
+                return file.read() == str(os.getpid())
+        except FileNotFoundError:
+            return False
 
     def _is_first(self, what: str) -> bool:
         try:
