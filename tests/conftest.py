@@ -146,13 +146,17 @@ class Rooms(LoadScopeScheduling):
 
     def remove_node(self, node: Any) -> str | None:
         """Give the test at which the worker ended: it has failed. What else that worker had to run another one does."""
-        for work in self.assigned_work[node].values():
-            for nodeid, is_completed in work.items():
-                if not is_completed:
-                    work[nodeid] = True
-                    super().remove_node(node)
-                    return nodeid
-        return super().remove_node(node)  # type: ignore[no-any-return]
+        work = self.assigned_work[node]
+        left = [
+            (tests, nodeid) for tests in work.values() for nodeid, is_completed in tests.items() if not is_completed
+        ]
+        if left:
+            tests, crashed = left[0]
+            tests[crashed] = True
+        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
+            del work[scope]  # xdist would hand it out again, and whoever got it would have nothing to do, for ever
+        super().remove_node(node)
+        return crashed if left else None
 
     def _reschedule(self, node: Any) -> None:
         """Give a worker its next scope when it has begun the last test of what it has: the others may be idle."""
