@@ -83,7 +83,8 @@ class FailuresAtOnce:
         reporter = self._plugins.get_plugin("terminalreporter")
         if report.failed and reporter is not None:
             error = getattr(getattr(report.longrepr, "reprcrash", None), "message", None) or str(report.longrepr)
-            reporter.write_line(f"\n{report.nodeid} failed in {report.when}: {error.strip().splitlines()[0]}")
+            first_line = error.strip().partition("\n")[0]
+            reporter.write_line(f"\n{report.nodeid} failed in {report.when}: {first_line}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -147,16 +148,15 @@ class Rooms(LoadScopeScheduling):
     def remove_node(self, node: Any) -> str | None:
         """Give the test at which the worker ended: it has failed. What else that worker had to run another one does."""
         work = self.assigned_work[node]
-        left = [
-            (tests, nodeid) for tests in work.values() for nodeid, is_completed in tests.items() if not is_completed
-        ]
-        if left:
-            tests, crashed = left[0]
-            tests[crashed] = True
-        for scope in [scope for scope, tests in work.items() if all(tests.values())]:
-            del work[scope]  # xdist would hand it out again, and whoever got it would have nothing to do, for ever
+        left = (nodeid for tests in work.values() for nodeid, is_completed in tests.items() if not is_completed)
+        crashed = next(left, None)
+        for scope, tests in list(work.items()):
+            if crashed in tests:
+                tests[crashed] = True
+            if all(tests.values()):
+                del work[scope]  # xdist would hand it out again, and whoever got it would have nothing to do, for ever
         super().remove_node(node)
-        return crashed if left else None
+        return crashed
 
     def _reschedule(self, node: Any) -> None:
         """Give a worker its next scope when it has begun the last test of what it has: the others may be idle."""

@@ -291,7 +291,6 @@ def test_a_file_that_is_no_database_is_named(loomrl_home: Path) -> None:
         Registry().aliases("cartpole")
 
 
-@pytest.mark.long
 @pytest.mark.long  # MLflow waits for 20 s, whatever the URI says
 def test_a_locked_database_is_named(
     two_versions: tuple[Registry, PolicyVersion, PolicyVersion], ready_home: Path

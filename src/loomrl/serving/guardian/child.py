@@ -126,6 +126,7 @@ class Watcher:
             self._save()
 
     def _merge(self, shared: Shared) -> None:
+        """Judge by what all servers know; a row that nobody can read ends no guardian."""
         try:
             self._report(self._stream.merge(shared))
         except Exception as error:

@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loomrl.errors import LoomRLError
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.sharing import Homes, Shared
 from loomrl.storage.loomdb.database import LoomDB
@@ -101,7 +100,7 @@ class EvidenceExchange:
                 self._database.forget_evidence(self._policy, forgotten[-1])
                 forgotten.pop()
             homes = {version: self._share(self._database, version, one) for version, one in offered.items()}
-        except LoomRLError:
+        except Exception:
             with self._lock:
                 self._forgotten += forgotten
                 kept = {version: one for version, one in offered.items() if version not in self._forgotten}

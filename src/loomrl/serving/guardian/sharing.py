@@ -29,6 +29,7 @@ def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
     """The evidence of one or more servers about one version, merged as if one server had seen everything."""
     window = max(one.window for one in rows)
     newest = [one for one in rows if one.window == window]
+    names = dict.fromkeys(name for one in rows for name in one.monitors)
     life, recent = _owners(rows, lambda one: one.homes), _owners(newest, lambda one: one.window_homes)
     return VersionEvidence(
         version=rows[0].version,
@@ -38,7 +39,7 @@ def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
         unnamed=_unnamed(recent) | _unnamed(life),
         requests=_counts(lambda one: one.requests, life, recent),
         episodes=_counts(lambda one: one.episodes, life, recent),
-        monitors={name: _monitor(name, rows, life, recent) for one in rows for name in one.monitors},
+        monitors={name: _monitor(name, rows, life, recent) for name in names},
         arm=_arm([one.arm for one in rows if one.arm is not None], life),
         requests_by_token=RequestCounts.sum_of(one.requests_by_token for one in rows),
         steady_requests_by_token=SteadyCounts.sum_of(one.steady_requests_by_token for one in rows),
