@@ -4,13 +4,18 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST := -n auto --dist loadscope --no-loadscope-reorder --durations 25
+# Where memory has 8 GiB for files, tests keep theirs there, until they have passed: they wait for a disk, not for the CPU.
+ifeq ($(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8388608 2>/dev/null && echo enough),enough)
+export PYTEST_DEBUG_TEMPROOT ?= /dev/shm
+PYTEST += --override-ini tmp_path_retention_policy=failed
+endif
 export PATH := $(abspath $(BIN)):$(PATH)
 export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test long check format up down peers kserve atropos bench soak faults mutations calibration manipulations release clean
+.PHONY: help setup run test long check compiled format up down peers kserve atropos bench soak faults mutations calibration manipulations release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -36,7 +41,8 @@ $(BIN)/loomrl:
 run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
-test: setup check  ## everything that must hold; ROOM=serving/api: the tests of that room; CHANGED=1: of what differs from HEAD
+test: setup  ## everything that must hold; ROOM=serving/api: the tests of that room; CHANGED=1: of what differs from HEAD
+	@$(MAKE) --no-print-directory --jobs 2 check compiled
 	@files="$(if $(ROOM),tests/$(ROOM))"; \
 	if [ -n "$(CHANGED)" ]; then \
 	  files=$$(python tests/support/changed_tests.py) || exit; \
@@ -53,6 +59,9 @@ check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	mypy
 	lint-imports
 	python tests/support/house_rules.py
+
+compiled: | $(BIN)/loomrl  # what tests import, once: each worker would compile all of it, while checks leave a core alone
+	@pytest --collect-only -qq -m "not long" $(if $(ROOM),tests/$(ROOM)) >/dev/null 2>&1 || true
 
 format: | $(BIN)/loomrl  ## put the code into the project's format
 	ruff format .

@@ -1,10 +1,11 @@
 """Fixtures every room may use, which worker runs what, and on how many threads."""
 
+import gc
 import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,19 @@ ONE_SCOPE = (
     "test_thermostat_plugin.py",
     "faults/test_orders.py",
 )  # with a fixture of their own
-# Rooms of which each takes a worker minutes.
-HEAVY = ("serving", "safety", "training", "promotion", "deploy", "training/distributed", "language/trajectory")
+# Rooms of which each takes a worker minutes, or in which what others need is compiled.
+HEAVY = (
+    "algorithms",
+    "algorithms/compiled",
+    "algorithms/sac",
+    "serving",
+    "safety",
+    "training",
+    "promotion",
+    "deploy",
+    "training/distributed",
+    "language/trajectory",
+)
 SLOW = ("test_lifecycle.py", "README.md", "operations.md")  # a minute or so each
 MAKES_THE_PROJECT = "test_a_first_run_goes_through_all_seven_stages_and_promotes"
 
@@ -131,6 +143,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 2 if any(name in item.nodeid for name in SLOW) else 5
 
     items.sort(key=turn)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """After a file's tests what is there stays: the garbage collector took a tenth of the time to look at all that was
+    ever imported, again and again."""
+    done = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+    return done
 
 
 class Rooms(LoadScopeScheduling):

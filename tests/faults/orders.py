@@ -47,15 +47,17 @@ from loomrl.storage.loomdb.database import LoomDB
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.plan import KillSwitch
 controls = Controls("cartpole")
-for act in sys.argv[1:]:
-    if act == "exchange":
-        with LoomDB.open(wait_seconds=2) as database:
-            controls.exchange(database)
-    else:
-        switch = KillSwitch(person="Bob", reason="another host") if act == "on" else None
-        controls.set_kill_switch(switch, "test", "another host")
-orders = controls.orders
-print(json.dumps([orders.kill_switch is not None, sorted(one.agent_id for one in orders.active_overrides())]))
+for line in sys.stdin:
+    for act in line.split():
+        if act == "exchange":
+            with LoomDB.open(wait_seconds=2) as database:
+                controls.exchange(database)
+        else:
+            switch = KillSwitch(person="Bob", reason="another host") if act == "on" else None
+            controls.set_kill_switch(switch, "test", "another host")
+    orders = controls.orders
+    overrides = sorted(one.agent_id for one in orders.active_overrides())
+    print(json.dumps([orders.kill_switch is not None, overrides]), flush=True)
 """
 
 
@@ -115,12 +117,15 @@ class World:
         self.loomdb, self.mlflow = stack.enter_context(Relay(port)), stack.enter_context(Relay(given.mlflow))
         self.clock, self.others = (JumpingClock(self.folder / "clock", each) for each in ("own", "others"))
         self._registry: sqlite3.Connection | None = None
-        self.other = {
+        other = {
             **os.environ,
             **self.others.environment,
             "LOOMRL_HOME": str(self.folder / "other"),
             "LOOMRL_DATABASE_URL": self.database,
         }
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.other = stack.enter_context(subprocess.Popen([sys.executable, "-c", _HOST], env=other, **pipes))
+        stack.callback(self.other.kill)
         environment = {
             "LOOMRL_HOME": str(self.home),
             "LOOMRL_DATABASE_URL": self.database.replace(f":{port}/", f":{self.loomdb.port}/"),
@@ -135,10 +140,12 @@ class World:
 
     def ask_other(self, *acts: str) -> str:
         """What a host that reaches LoomDB, with another clock, does and then has in force."""
-        command = [sys.executable, "-c", _HOST, *acts]
-        done = subprocess.run(command, env=self.other, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert self.other.stdin is not None
+        assert self.other.stdout is not None
+        self.other.stdin.write(" ".join(acts) + "\n")
+        answer = self.other.stdout.readline().strip()
+        assert answer, f"the other host ended with {self.other.wait()}; its errors are above"
+        return answer
 
     def breaks(self, faults: Sequence[str], moment: str) -> None:
         """Have these broken from now on; the disk last, for whatever else is still written."""

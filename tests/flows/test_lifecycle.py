@@ -74,6 +74,11 @@ def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project
     assert "cartpole" in report.read_text()
 
 
+def test_after_a_run_dvc_has_nothing_to_do(project: Path) -> None:
+    assert would_run(project) == ["code@cartpole"]
+
+
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_prefect")
 def test_running_again_does_nothing_twice(project: Path) -> None:
     output = run(project, *CARTPOLE)

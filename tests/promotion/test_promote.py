@@ -417,7 +417,7 @@ def check_finished(house: House, decision: PromotionDecision) -> None:
 
 
 @pytest.mark.parametrize("step", range(NUM_WRITES + 1))
-@pytest.mark.long_cases("1", "2", "3", "5", "6", "7", "9", "10", "11")
+@pytest.mark.long_cases("1", "2", "3", "5", "6", "7", "9", "10", "11", "12")
 def test_interrupted_before_any_write_the_next_run_finishes(
     house: House, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -439,7 +439,7 @@ def test_interrupted_before_any_write_the_next_run_finishes(
 
 
 @pytest.mark.parametrize("step", range(1, NUM_WRITES))
-@pytest.mark.long_cases("2", "3", "4", "6", "7", "8", "10", "11")
+@pytest.mark.long_cases("1", "2", "3", "4", "6", "7", "8", "9", "10", "11")
 def test_rollback_straight_after_an_interrupted_promotion(
     house: House, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -118,7 +118,9 @@ def test_a_finding_that_was_made_up_is_seen(case: Path, config: Path) -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("part", ["measured", "evidence", "changed evidence", "tools"])
-@pytest.mark.long_cases("measured-True", "evidence-True", "tools-False", "changed evidence-True")
+@pytest.mark.long_cases(
+    "measured-True", "evidence-True", "tools-False", "changed evidence-True", "changed evidence-False"
+)
 def test_numbers_and_evidence_that_were_made_up_are_named(
     case: Path, config: Path, part: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from loomrl.serving.process import ServerProcess
 from tests.support.fuzzing import clear_controls, fuzz, num_accepted
 from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
-NUM_EXAMPLES = 20
+NUM_EXAMPLES = 10
 LIFTS = "POST /override", "DELETE /override", "PUT /kill-switch", "PUT /plan"
 AGENTS = "POST /decide", "POST /feedback", "POST /v2/models/{model}/infer"
 

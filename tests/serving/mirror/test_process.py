@@ -63,7 +63,7 @@ def settled(client: PolicyClient) -> bool:
 
 
 @pytest.mark.parametrize("fault", ["crash", "hang", "nan", "slow"])
-@pytest.mark.long_cases("hang", "slow")
+@pytest.mark.long_cases("hang", "nan", "slow")
 def test_a_faulty_challenger_changes_no_answer_and_is_on_record(
     fault: Fault, loomrl_home: Path, tmp_path: Path, champion: Path
 ) -> None:
