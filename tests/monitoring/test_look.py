@@ -8,6 +8,7 @@ from loomrl.errors import ConfigError
 from loomrl.monitoring.look import Look, last_look, looking
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.registry import Registry
 from tests.support.champions import make_champion
 from tests.support.live import play
@@ -67,3 +68,15 @@ def test_without_a_champion_there_is_nothing_to_look_at(settings: PolicyConfig) 
         looking(settings),
     ):
         pass
+
+
+def test_an_event_that_is_no_look_is_named(settings: PolicyConfig, log: AuditLog) -> None:
+    with LoomDB.open() as db:
+        db.record_event("monitoring cartpole", {})
+    with (
+        pytest.raises(
+            DamagedRow, match="'monitoring cartpole' of .* is no look.*policy: Field required; remove that row"
+        ),
+        looking(settings),
+    ):
+        raise AssertionError("there is nothing to go on from")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from loomrl.errors import ConfigError
 from loomrl.monitoring.judge import LookEvidence, judge
@@ -18,10 +18,10 @@ from loomrl.promotion.comparison.returns import read_returns
 from loomrl.promotion.comparison.window import read_window
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
-from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.system.locks import lock_file
-from loomrl.system.schema import Document
+from loomrl.system.schema import Document, first_problem
 from loomrl.types import Claim, EvaluationReport, Interval, Verdict
 
 HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
@@ -81,11 +81,19 @@ def last_look(policy: str) -> Look | None:
     """The newest look at a policy that LoomDB holds; None where there is none.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached, or what it holds was changed so that it is no look.
     """
     with LoomDB.open() as db:
         kept = db.latest_event(_kind(policy))
-    return Look.model_validate(kept.data) if kept else None
+    if kept is None:
+        return None
+    try:
+        return Look.model_validate(kept.data)
+    except ValidationError as error:
+        raise DamagedRow(
+            f"the event {_kind(policy)!r} of {kept.created.isoformat()} in LoomDB is no look, it was changed: "
+            f"{first_problem(error, 'data')}; remove that row, and the next look goes on from the one before it"
+        ) from error
 
 
 def _look(config: PolicyConfig) -> Look:

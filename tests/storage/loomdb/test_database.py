@@ -297,6 +297,26 @@ def test_whoever_takes_no_row_is_named_and_not_asked_for_ever(database: LoomDB, 
     engine.dispose()
 
 
+def test_a_table_that_takes_no_row_is_named_and_nothing_is_taken_for_written(
+    database: LoomDB, database_url: str, tmp_path: Path
+) -> None:
+    taken = take_snapshot(EnvironmentConfig(id="CartPole-v1", fingerprint_episodes=1), tmp_path, tmp_path / "snapshot")
+    database.link("policy:cartpole@1", "trained_in", "run:1")
+    engine = create_engine(database_url)
+    for table in ("events", "edges", "snapshots", "approvals"):
+        refuse_rows(engine, table)
+    database.link("policy:cartpole@1", "trained_in", "run:1")  # stands there already
+    for write, table in (
+        (lambda: database.record_event("monitors", {}), "events"),
+        (lambda: database.link("policy:cartpole@2", "trained_in", "run:1"), "edges"),
+        (lambda: database.record_snapshot(taken), "snapshots"),
+        (lambda: database.request_approval("run-1", "cartpole", "1"), "approvals"),
+    ):
+        with pytest.raises(ServiceError, match=rf"takes no row in {table}: [\s\S]*its tables were changed"):
+            write()
+    engine.dispose()
+
+
 def refuse_rows(engine: Engine, table: str) -> None:
     """A trigger, as whoever may change tables can make one."""
     with engine.begin() as connection:

@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Engine, Select, delete, func, select
+from sqlalchemy import ColumnElement, Engine, Select, delete, exists, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -180,11 +180,10 @@ class LoomDB:
     def record_snapshot(self, snapshot: EnvironmentSnapshot) -> None:
         """Record a snapshot; the same one again changes nothing."""
         spec = snapshot.spec
-        self._insert_once(
-            SnapshotRow(
-                digest=snapshot.digest, name=spec.name, version=spec.version, document=snapshot.to_json(), created=now()
-            )
+        row = SnapshotRow(
+            digest=snapshot.digest, name=spec.name, version=spec.version, document=snapshot.to_json(), created=now()
         )
+        self._insert_once(row, SnapshotRow.digest == snapshot.digest)
 
     def get_snapshot(self, digest: str) -> EnvironmentSnapshot | None:
         """A snapshot's document by its whole digest; None where none of that digest is on record.
@@ -213,7 +212,8 @@ class LoomDB:
             kind, colon, identity = node.partition(":")
             if not (kind and colon and identity):
                 raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
-        self._insert_once(EdgeRow(subject=subject, predicate=predicate, object=object, created=now()))
+        edge = {"subject": subject, "predicate": predicate, "object": object}
+        self._insert_once(EdgeRow(**edge, created=now()), *(getattr(EdgeRow, name) == at for name, at in edge.items()))
 
     def edges(self, node: str) -> list[LineageEdge]:
         """Edges at a node, `kind:id`: where it is the subject or the object; oldest first, empty for an unknown
@@ -239,7 +239,8 @@ class LoomDB:
         Raises:
             ConfigError: when the run asks for the approval of another policy or version already.
         """
-        self._insert_once(ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now()))
+        row = ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now())
+        self._insert_once(row, ApprovalRow.run_id == run_id)
         found = self.approval(run_id)
         if found is None or (found.policy, found.version) != (policy, version):
             raise ConfigError(f"run {run_id!r} already asks for the approval of another version: {found}")
@@ -434,7 +435,8 @@ class LoomDB:
         """Append an event under `place`, a text that only one event can have; False, and nothing, where one has it
         already."""
         try:
-            self._insert(EventRow(kind=kind, data=dict(data), place=place, created=now()), Event)
+            with self._writing() as session:
+                session.add(EventRow(kind=kind, data=dict(data), place=place, created=now()))
         except IntegrityError:
             return False
         return True
@@ -474,10 +476,13 @@ class LoomDB:
                     return write(session, last + 1)
             except IntegrityError as error:
                 if last == before:  # so it was nobody else's number that stood in the way
-                    raise ServiceError(
-                        f"LoomDB at {self._engine.url.render_as_string()} takes no row after number {last}: "
-                        f"{error.orig}; its tables were changed, restore it from a backup"
-                    ) from error
+                    raise self._takes_no_row(f" after number {last}", error) from error
+
+    def _takes_no_row(self, which: str, error: IntegrityError) -> ServiceError:
+        return ServiceError(
+            f"LoomDB at {self._engine.url.render_as_string()} takes no row{which}: {error.orig}; its tables were "
+            "changed, restore it from a backup"
+        )
 
     @contextmanager
     def _transaction(self, sessions: sessionmaker[Session]) -> Iterator[Session]:
@@ -504,18 +509,23 @@ class LoomDB:
         return next(iter(self._all(query.limit(1), kind)), None)
 
     def _insert(self, row: Base, kind: type[Record]) -> Record:
-        with self._writing() as session:
-            session.add(row)
-            session.flush()
-            return _record(kind, row)
-
-    def _insert_once(self, row: Base) -> None:
-        """Insert, unless a row with these keys is there already."""
         try:
             with self._writing() as session:
                 session.add(row)
-        except IntegrityError:
-            return
+                session.flush()
+                return _record(kind, row)
+        except IntegrityError as error:  # such rows have no key of their own
+            raise self._takes_no_row(f" in {row.__tablename__}", error) from error
+
+    def _insert_once(self, row: Base, *is_same: ColumnElement[bool]) -> None:
+        """Insert, unless a row of which this is so is there already."""
+        try:
+            with self._writing() as session:
+                session.add(row)
+        except IntegrityError as error:
+            with self._reading() as session:
+                if not session.scalar(select(exists().where(*is_same))):
+                    raise self._takes_no_row(f" in {row.__tablename__}", error) from error
 
 
 @contextmanager
