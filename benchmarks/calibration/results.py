@@ -51,13 +51,10 @@ def key(setting: Setting, batch: int) -> str:
 
 
 def missing(topic: Topic, kept: Store) -> list[tuple[Setting, int]]:
-    """The batches that were never played, or with other sources."""
-    return [
-        (setting, batch)
-        for setting in topic.settings
-        for batch in range(setting.num_batches)
-        if not kept.is_current(key(setting, batch), topic.sources)
-    ]
+    """The batches that were never played, or with other sources: the first of every setting before the second of
+    any."""
+    todo = [(setting, batch) for setting in topic.settings for batch in range(setting.num_batches)]
+    return sorted((one for one in todo if not kept.is_current(key(*one), topic.sources)), key=lambda one: one[1])
 
 
 def make(topic: Topic, processes: int, tell: Callable[[str], None], folder: Path = RESULTS) -> None:
