@@ -29,7 +29,6 @@ from loomrl.types import SafetyCase, TrainingReport, Verdict
 HERE = Path(__file__).parent
 KINDS = ("policies", "rewards", "environments")
 EVALUATION = EvaluationConfig(num_episodes=20, trajectory_episodes=10, bootstrap_replicates=200, render=False)
-CARTPOLE = {"id": "CartPole-v1"}
 TRAINING: dict[str, Any] = {
     "seed": 1,
     "total_env_steps": 300_000,
@@ -39,9 +38,7 @@ TRAINING: dict[str, Any] = {
         "learning_rate": 5e-4, "learning_rate_schedule": "linear", "normalize_observations": True,
     },
 }  # fmt: skip
-SHIPPED = load_config(
-    HERE.parents[1] / "configs" / "cartpole.yaml"
-).safety  # what CartPole's policies are examined with
+SHIPPED = load_config(HERE.parents[1] / "configs" / "cartpole.yaml")
 GOOD_RETURN = 475.0  # CartPole-v1 counts as solved
 FRESH_SEEDS = range(5_000_000, 5_001_000)  # of episodes that say whether a policy is good; nothing else plays them
 
@@ -93,13 +90,15 @@ class Workshop:
         return _outcome(built, folder / "safety", folders)
 
     def good(self, seed: int) -> tuple[float, Outcome]:
-        """A CartPole policy that was trained as it should be, and its mean return in fresh episodes."""
+        """A CartPole policy of the config that ships, but for the seed of its training, and its mean return in fresh
+        episodes."""
         folder = self.root / f"good-{seed}"
-        folders = self._trained(folder, CARTPOLE, {**TRAINING, "seed": seed})
-        self._evaluated(folders)
+        training = SHIPPED.training.model_copy(update={"seed": seed})
+        folders = self._trained(folder, SHIPPED.environment, training)
+        self._evaluated(folders, SHIPPED.evaluation)
         act = load_policy(folders.training).act
         fresh = play(act, folders.environment, FRESH_SEEDS, 250, "fresh")
-        case = build_case(SHIPPED, folders.environment, folders.training, folders.evaluation, folder / "safety")
+        case = build_case(SHIPPED.safety, folders.environment, folders.training, folders.evaluation, folder / "safety")
         return float(np.mean([one.episode_return for one in fresh])), _outcome(case, folder / "safety", folders)
 
     # --- stages ---
@@ -111,7 +110,8 @@ class Workshop:
         else:
             described = {"entry_point": f"{case.__name__.rpartition('.')[2]}:{environment}", "path": _folder(case)}
             described |= {"id": environment, **getattr(case, "PARAMETERS", {})}
-            folders = self._trained(folder, described, {**TRAINING, **getattr(case, "TRAINING", {})})
+            training = TrainingConfig.model_validate({**TRAINING, **getattr(case, "TRAINING", {})})
+            folders = self._trained(folder, EnvironmentConfig.model_validate(described), training)
         if spoil := getattr(case, "spoil", None):
             _spoil(folders.training, spoil)
         self._evaluated(folders)
@@ -119,27 +119,24 @@ class Workshop:
             tamper(folders)
         return folders
 
-    def _trained(self, folder: Path, environment: dict[str, Any], training: dict[str, Any]) -> Folders:
+    def _trained(self, folder: Path, environment: EnvironmentConfig, training: TrainingConfig) -> Folders:
         folders = Folders(folder / "environment", folder / "training", folder / "evaluation")
-        config = EnvironmentConfig.model_validate(environment)
-        take_snapshot(config, HERE, folders.environment)
+        take_snapshot(environment, HERE, folders.environment)
         write_sums(folders.environment)
-        train_policy(
-            TrainingConfig.model_validate(training), folders.environment, folders.training, home=folder / "home"
-        )
+        train_policy(training, folders.environment, folders.training, home=folder / "home")
         write_sums(folders.training)
         return folders
 
     def _copy_of_good(self, folder: Path) -> Folders:
         kept = self.root / "kept"
         if not kept.exists():
-            self._trained(kept, CARTPOLE, TRAINING)
+            self._trained(kept, EnvironmentConfig(id="CartPole-v1"), TrainingConfig.model_validate(TRAINING))
         for stage in ("environment", "training"):
             shutil.copytree(kept / stage, folder / stage)
         return Folders(folder / "environment", folder / "training", folder / "evaluation")
 
-    def _evaluated(self, folders: Folders) -> None:
-        evaluate_policy(EVALUATION, folders.environment, folders.training, folders.evaluation)
+    def _evaluated(self, folders: Folders, config: EvaluationConfig = EVALUATION) -> None:
+        evaluate_policy(config, folders.environment, folders.training, folders.evaluation)
         write_sums(folders.evaluation)
 
 
@@ -161,7 +158,7 @@ def _spoil(folder: Path, spoil: Any) -> None:
 def safety_of(case: ModuleType) -> SafetyConfig:
     """A flawed world's limits and objectives, and all else as it ships; for a policy of CartPole the shipped config."""
     given = getattr(case, "SAFETY", None)
-    return SHIPPED if given is None else SafetyConfig.model_validate(given)
+    return SHIPPED.safety if given is None else SafetyConfig.model_validate(given)
 
 
 def seeded() -> list[ModuleType]:

@@ -18,17 +18,19 @@ from loomrl.promotion.comparison.returns import read_returns
 from loomrl.promotion.comparison.window import read_window
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
+from loomrl.storage.audit.hosts import chains_of_all_hosts, missing_chains
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.system.locks import lock_file
 from loomrl.system.schema import Document, first_problem
 from loomrl.types import Claim, EvaluationReport, Interval, Verdict
 
-HEALTHY, DEGRADED, TOO_FEW = "healthy", "degraded", "too_few"
+HEALTHY, DEGRADED, TOO_FEW, INCOMPLETE = "healthy", "degraded", "too_few", "incomplete"
 
 
 class Look(Document):
-    """What one look at a policy's champion found: "healthy", "degraded" or "too_few".
+    """What one look at a policy's champion found: "healthy", "degraded", "too_few", or "incomplete": nothing is broken
+    in what could be read, but there are decisions whose log is not here, as `missing_logs` says.
 
     The counts are of the version, since the last look; `num_left_out` episodes began with another's decision, or with a
     request to explore. `since` and `until` are the sequences of the last records judged before and now, by server;
@@ -38,7 +40,7 @@ class Look(Document):
 
     policy: str
     version: str
-    outcome: str  # "healthy", "degraded", "too_few"
+    outcome: str  # "healthy", "degraded", "too_few", "incomplete"
     num_decisions: int
     num_episodes: int
     num_left_out: int  # episodes that another began, or in which an agent asked to explore
@@ -47,13 +49,15 @@ class Look(Document):
     until: dict[str, int] = Field(default_factory=dict)
     open_episodes: list[list[str | None]] = Field(default_factory=list)
     gathered: LookEvidence = Field(default_factory=LookEvidence)  # about this version, over all looks at it
+    missing_logs: list[str] = Field(default_factory=list)  # a sentence for each, with its host and what to do
 
     @property
     def sentence(self) -> str:
         """One sentence for people: policy, version, outcome, and what is broken or how much was seen."""
         broken = [f"{claim.id}: {claim.finding}" for claim in self.claims if claim.verdict is Verdict.REFUTED]
         seen = f"{self.num_decisions:,} decisions in {self.num_episodes:,} episodes since the last look"
-        return f"{self.policy} version {self.version} is {self.outcome}: {'; '.join(broken) or seen}"
+        found = "; ".join([*(broken or [seen]), *self.missing_logs])
+        return f"{self.policy} version {self.version} is {self.outcome}: {found}"
 
 
 @contextmanager
@@ -106,7 +110,8 @@ def _look(config: PolicyConfig) -> Look:
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
     earlier = before.gathered if before and before.version == champion.version else LookEvidence()
     claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
-    outcome = _outcome(claims, len(own), config.monitoring.min_episodes)
+    missing = _missing_logs(config.name, champion)
+    outcome = _outcome(claims, len(own), config.monitoring.min_episodes, missing)
     moved = outcome != TOO_FEW
     return Look(
         policy=config.name,
@@ -120,13 +125,28 @@ def _look(config: PolicyConfig) -> Look:
         until=window.until if moved else since,
         open_episodes=window.open_episodes if moved else open_before,
         gathered=gathered if moved else earlier,
+        missing_logs=missing,
     )
 
 
-def _outcome(claims: list[Claim], num_episodes: int, min_episodes: int) -> str:
+def _outcome(claims: list[Claim], num_episodes: int, min_episodes: int, missing: list[str]) -> str:
     if any(claim.verdict is Verdict.REFUTED for claim in claims):
         return DEGRADED
-    return HEALTHY if num_episodes >= min_episodes else TOO_FEW
+    if num_episodes < min_episodes:
+        return TOO_FEW
+    return INCOMPLETE if missing else HEALTHY
+
+
+def _missing_logs(policy: str, champion: PolicyVersion) -> list[str]:
+    """Of hosts that have served since this version became champion; of all hosts where that is not on record.
+
+    They are read from their beginning once they are here: how far each log was read is kept for each.
+    """
+    with LoomDB.open() as db:
+        became = (
+            one.created for one in db.deployments(policy) if (one.version, one.role) == (champion.version, CHAMPION)
+        )
+        return missing_chains(chains_of_all_hosts(policy), db.audit_chains(policy), next(became, None))
 
 
 def _evaluated(
