@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ except ImportError:  # the code before had other rooms
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "episodes.json"
+PAGE = PROJECT / "docs" / "benchmarks.md"  # its table has all settings that were tried
 SOURCES = ("src/loomrl/algorithms", "src/loomrl/environment", "src/loomrl/training")
 NUM_SEEDS = {"MountainCarContinuous-v0": 10, "HalfCheetah-v5": 20, "Hopper-v5": 10, "LunarLander-v3": 20}
 WORST = -0.05  # of the interquartile mean before
@@ -153,8 +155,11 @@ def summary(task: str, rows: dict[str, dict[str, Any]]) -> dict[str, Any] | None
     """The figures of the seeds that both sides have; None without two."""
     names = [(key_of(task, seed, "before"), key_of(task, seed, "after")) for seed in seeds_of(task)]
     pairs = [(rows[before], rows[after]) for before, after in names if before in rows and after in rows]
-    if len(pairs) < 2:
-        return None
+    return figures(pairs) if len(pairs) > 1 else None
+
+
+def figures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    """What some seeds' results, before and after, say together."""
     scores = np.array([[before["score"], after["score"]] for before, after in pairs])  # (N, 2)
     drawn = np.random.default_rng(0).integers(len(scores), size=(10_000, len(scores)))
     before, after = (float(interquartile_mean(scores[:, side])) for side in range(2))
@@ -173,6 +178,28 @@ def summary(task: str, rows: dict[str, dict[str, Any]]) -> dict[str, Any] | None
     }
 
 
+def section(rows: dict[str, dict[str, Any]]) -> str:
+    """The table of all settings that were ever tried, and of each look at them, for the page."""
+    from benchmarks.page import table
+
+    found: dict[tuple[str, str], dict[int, dict[str, dict[str, Any]]]] = {}
+    for key, row in rows.items():
+        task, settings, seed, side = key.split("/")
+        found.setdefault((task, settings), {}).setdefault(int(seed), {})[side] = row
+    cells = []
+    for (task, settings), seeds in sorted(found.items()):
+        is_current = key_of(task, 1, "after").split("/")[1] == settings
+        for count in sorted({min(10, len(seeds)), len(seeds)}):
+            pairs = [(one["before"], one["after"]) for _, one in sorted(seeds.items())[:count] if len(one) == 2]
+            of = figures(pairs)
+            ends = f"{of['interval'][0]:+.1%} to {of['interval'][1]:+.1%}"
+            steps = f"{pairs[0][1]['env_steps']:,}{'' if is_current else ', given up'}"
+            numbers = [f"{of['before']:.1f}", f"{of['after']:.1f}", f"{of['difference']:+.1%}"]
+            cells.append([task, steps, str(len(pairs)), *numbers, f"{of['lower_bound']:+.1%}", ends])
+    heads = ["task", "steps", "seeds", "before", "after", "difference", "95 % lower bound", "95 % interval"]
+    return table(heads, cells)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="Python of a checkout of 0375cfd")
@@ -183,7 +210,8 @@ def main() -> int:
         task, seed, folder = arguments.measure
         print(json.dumps(measure(task, int(seed), Path(folder))))
         return 0
-    from benchmarks.resumable import Store  # here: the code before has none
+    from benchmarks.page import filled  # here: the code before has neither
+    from benchmarks.resumable import Store
 
     store = Store(RESULTS, PROJECT)
     if not arguments.show:
@@ -192,6 +220,7 @@ def main() -> int:
         compare(store, arguments.before)
     found = {task: row for task in TASKS if (row := summary(task, store.values())) is not None}
     print(json.dumps(found, indent=1))
+    PAGE.write_text(filled(PAGE.read_text(), "episodes", section(store.values())))
     return 0 if found and all(row["lower_bound"] >= WORST for row in found.values()) else 1
 
 

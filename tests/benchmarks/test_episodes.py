@@ -1,0 +1,24 @@
+"""Trainings before and after episodes went on over checkpoints: the page tells every look, as the data have it."""
+
+from benchmarks import episodes
+from benchmarks.page import filled
+from benchmarks.resumable import Store
+
+
+def test_the_page_tells_every_setting_and_every_look() -> None:
+    rows = Store(episodes.RESULTS, episodes.PROJECT).values()
+    page = episodes.PAGE.read_text()
+    assert filled(page, "episodes", episodes.section(rows)) == page, "python -m benchmarks.episodes --show"
+    assert {key.split("/")[1] for key in rows} > {
+        episodes.key_of(task, 1, "after").split("/")[1] for task in episodes.TASKS
+    }
+
+
+def test_no_task_learns_worse_by_five_percent_where_two_looks_share_the_error() -> None:
+    rows = Store(episodes.RESULTS, episodes.PROJECT).values()
+    for task in episodes.TASKS:
+        found = episodes.summary(task, rows)
+        assert found is not None
+        assert found["num_seeds"] == episodes.NUM_SEEDS[task]
+        bound = found["lower_bound"] if found["num_seeds"] == 10 else found["interval"][0]
+        assert bound >= episodes.WORST, task
