@@ -7,6 +7,7 @@ is killed and started again, and what was broken is mended: both hosts agree.
 
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -143,6 +144,8 @@ class World:
         assert self.other.stdin is not None
         assert self.other.stdout is not None
         self.other.stdin.write(" ".join(acts) + "\n")
+        has_answered, _, _ = select.select([self.other.stdout], [], [], _PATIENCE_SECONDS)
+        assert has_answered, "the other host did not answer in five minutes"
         answer = self.other.stdout.readline().strip()
         assert answer, f"the other host ended with {self.other.wait()}; its errors are above"
         return answer

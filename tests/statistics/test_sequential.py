@@ -117,7 +117,7 @@ def test_two_values_by_hand() -> None:
 def test_how_often_a_sequence_that_is_always_looked_at_is_wrong(limit: float) -> None:
     """2,000 streams of 2,000 values whose mean is the limit: at most 5 % are ever called below it, or above it.
 
-    So many streams tell a rate to within 1 %. Over 20,000 of them it was at most 4.9 %.
+    So many streams tell a rate to within 1 %.
     """
     rng = np.random.default_rng(11)
     for values in (
