@@ -8,6 +8,7 @@ from loomrl.errors import ConfigError
 from loomrl.monitoring.look import Look, last_look, looking
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.audit.heads import anchor
+from loomrl.storage.audit.hosts import AUDIT_FOLDERS
 from loomrl.storage.audit.log import AuditLog, ChainHead
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.registry import Registry
@@ -83,19 +84,24 @@ def test_an_event_that_is_no_look_is_named(settings: PolicyConfig, log: AuditLog
         raise AssertionError("there is nothing to go on from")
 
 
-def test_a_champion_is_not_called_healthy_by_a_part_of_its_logs(settings: PolicyConfig, log: AuditLog) -> None:
+def test_a_champion_is_not_called_healthy_by_a_part_of_its_logs(
+    settings: PolicyConfig, log: AuditLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another host has anchored decisions of it, and its log is not here; then it is."""
     for number in range(12):
         play(log, str(number), [0.0])
+    with monkeypatch.context() as there:
+        there.setenv("LOOMRL_HOME", str(tmp_path / "robot-7"))
+        other = AuditLog("cartpole", server="robot-7")
+        for number in range(12):
+            play(other, f"other-{number}", [0.0])
     with LoomDB.open() as db:
-        anchor(db, ChainHead(server="cartpole/robot-7", segment="000001", sequence=3, digest="0" * 64))
+        anchor(db, other.head)
     found = look(settings)
     assert found.outcome == "incomplete"
     assert "the log cartpole/robot-7 of " in found.sentence
     assert "is not here: share or fetch" in found.sentence
-    other = AuditLog("cartpole", server="robot-7")
-    for number in range(12):
-        play(other, f"other-{number}", [0.0])
+    monkeypatch.setenv(AUDIT_FOLDERS, str(tmp_path / "robot-7" / "audit"))
     found = look(settings)
     assert (found.outcome, found.num_episodes, found.missing_logs) == ("healthy", 12, [])
     for number in range(12, 24):

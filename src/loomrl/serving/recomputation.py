@@ -256,7 +256,7 @@ class LogRecomputation:
 
 
 def _records(chain: Path) -> Iterator[Record]:
-    return (one for path in segments(chain) for entry in checked_records(path) for one in expand(entry))
+    return (one for entry in checked_records(*segments(chain)) for one in expand(entry))
 
 
 def _missing(logged: _Logged, model: ServedPolicy) -> str | None:

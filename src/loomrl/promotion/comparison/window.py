@@ -291,17 +291,17 @@ def _add_unanswered(record: Json, current: dict[Key, WindowEpisode], episodes: l
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:
-    """The records of one chain above a sequence, oldest first, each checked against its hash; decisions one by one.
+    """The records of one chain above a sequence, oldest first, each checked against its hash and the record before it;
+    decisions one by one.
 
     Raises:
         ArtifactError: naming the line that was changed, or the chain that ends too early.
     """
     last = -1
-    for path in segments_after(folder, sequence):
-        for record in checked_records(path):  # one that is being written, or that a crash cut, is not decided yet
-            last = int(record["sequence"])
-            if last > sequence:
-                yield from expand(record)
+    for record in checked_records(*segments_after(folder, sequence)):  # without one that is being written, or was cut
+        last = int(record["sequence"])
+        if last > sequence:
+            yield from expand(record)
     if last < sequence:
         raise ArtifactError(
             f"{folder} ends at record {last}, but record {sequence} was read there before: the log was truncated; "

@@ -4,11 +4,13 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loomrl.errors import ArtifactError
 from loomrl.storage.audit.anchors import AnchorStatements, read_statements
 from loomrl.storage.audit.exported_anchor import ExportedAnchor
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.hosts import audit_roots
-from loomrl.storage.audit.verification import ChainReport, missing_chain, verify_chain
+from loomrl.storage.audit.segments import holds, last_record
+from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
@@ -78,12 +80,15 @@ def verify_all(
         report.findings += exported.contradictions(statements)
         for server, anchors in exported.anchors().items():
             known[server] = [*known.get(server, []), *anchors]
-    folders = {f"{folder.parent.name}/{folder.name}": folder for folder in _folders(policy, everywhere)}
-    for server, folder in folders.items():
-        found = verify_chain(folder, known.get(server, []), demand_signed)
+    copies: dict[str, list[Path]] = {}
+    for folder in _folders(policy, everywhere):
+        copies.setdefault(f"{folder.parent.name}/{folder.name}", []).append(folder)
+    for server, folders in copies.items():
+        anchors = known.get(server, [])
+        found = verify_chain(folders[0], anchors, demand_signed)
         _check_known(found, statements, demand_signed, db)
-        report.chains.append(found)
-    for server in sorted(known.keys() - folders.keys()):
+        report.chains += [found, *(_verified_copy(folder, folders[0], anchors) for folder in folders[1:])]
+    for server in sorted(known.keys() - copies.keys()):
         host = statements.hosts.get(server, "")
         if policy not in (None, server.partition("/")[0]):
             continue
@@ -102,11 +107,24 @@ def verify_all(
 
 
 def _folders(policy: str | None, everywhere: bool) -> list[Path]:
-    """Those of this host last, so that of two copies its own counts."""
-    others = audit_roots()[:0:-1] if everywhere else []
+    """Those of this host first, so that of two copies its own counts."""
+    others = audit_roots()[1:] if everywhere else []
     pattern = f"{policy or '*'}/*"
-    found = [folder for root in others for folder in sorted(root.glob(pattern)) if folder.is_dir()]
-    return [*found, *chains(policy)]
+    return [*chains(policy), *(one for root in others for one in sorted(root.glob(pattern)) if one.is_dir())]
+
+
+def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> ChainReport:
+    """A further copy of a chain. It may end earlier, and holds the same up to there: whichever goes further is read."""
+    found = verify_chain(folder)
+    found = verify_chain(folder, [one for one in anchors if one.sequence <= found.head_sequence])
+    try:
+        shorter, longer = sorted((folder, original), key=lambda copy: last_record(copy)[0])
+        if not holds(longer, *last_record(shorter)):
+            found.findings.append(f"is another chain than {original}: one of them was rewritten, or two hosts write it")
+    except ArtifactError as error:
+        found.findings.append(str(error))
+    found.server = f"{found.server} in {folder.parent.parent}"
+    return found
 
 
 def _check_known(report: ChainReport, statements: AnchorStatements, demand_signed: bool, db: LoomDB) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from loomrl.errors import ConfigError
-from loomrl.storage.audit.segments import checked_records, last_record, segments
+from loomrl.storage.audit.segments import holds, last_record
 from loomrl.storage.loomdb.records import AuditChain
 from loomrl.system.home import home
 from loomrl.system.names import checked_name
@@ -36,11 +36,12 @@ def audit_roots() -> list[Path]:
 
 
 def chains_of_all_hosts(policy: str) -> dict[str, Path]:
-    """Folder of each chain of a policy by its name, "POLICY/CHAIN"; of two copies of one chain that which goes further.
+    """Folder of each chain of a policy by its name, "POLICY/CHAIN"; of two copies of one chain that which goes further,
+    and holds the last record of the other.
 
     Raises:
         ConfigError: where two chains have one name, or `LOOMRL_AUDIT_FOLDERS` names a folder that is not there.
-        ArtifactError: when a copy's first or last record was changed.
+        ArtifactError: when a record of a copy was changed, from the last one of the shorter copy on.
     """
     found: dict[str, Path] = {}
     roots = [root / checked_name(policy) for root in audit_roots()]
@@ -48,24 +49,27 @@ def chains_of_all_hosts(policy: str) -> dict[str, Path]:
         name = f"{policy}/{folder.name}"
         if name not in found:
             found[name] = folder
-        elif not _is_same(found[name], folder):
+            continue
+        shorter, longer = sorted((found[name], folder), key=lambda copy: last_record(copy)[0])
+        if not holds(longer, *last_record(shorter)):
             raise ConfigError(
-                f"{found[name]} and {folder} are different chains of one name: each host needs names of its own; "
-                "serve with `loomrl serve --server NAME`"
+                f"{found[name]} and {folder} are different chains of one name. If two hosts write them, each needs a "
+                "name of its own: `loomrl serve --server NAME`; if one is a copy, it was changed: see "
+                "`loomrl audit verify --everywhere`"
             )
-        elif last_record(folder)[0] > last_record(found[name])[0]:
-            found[name] = folder
+        found[name] = longer
     return found
 
 
 def missing_chains(found: Mapping[str, Path], known: Iterable[AuditChain], since: datetime | None = None) -> list[str]:
-    """A sentence for each chain that LoomDB knows and that is not here, or not up to its end: with host and fix.
+    """A sentence for each chain that LoomDB knows and that is not here, not up to its end, or another one: with host
+    and fix.
 
     `found` is by `chains_of_all_hosts`, `known` by `LoomDB.audit_chains`; `since` leaves out chains whose newest head
     was anchored before. Chains of what challengers would have done do not count.
 
     Raises:
-        ArtifactError: when the last record of a chain here was changed.
+        ArtifactError: when a record of a chain here was changed, from the anchored one on.
     """
     missing = []
     for chain in known:
@@ -78,14 +82,9 @@ def missing_chains(found: Mapping[str, Path], known: Iterable[AuditChain], since
         elif (last := last_record(found[chain.server])[0]) < chain.sequence:
             there = f"{found[chain.server]} ends at record {last}, but {host} has written {chain.sequence}"
             missing.append(f"{there}: {fix}")
+        elif not holds(found[chain.server], chain.sequence, chain.digest):
+            missing.append(
+                f"{found[chain.server]} is not the log {chain.server} of {host}: record {chain.sequence} is not the "
+                f"one that was anchored; {fix}, and see `loomrl audit verify --everywhere`"
+            )
     return missing
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two folders hold one chain, as far as their oldest common segment tells."""
-    stems = {path.stem: path for path in segments(one)}
-    common = next(((stems[path.stem], path) for path in segments(other) if path.stem in stems), None)
-    if common is None:
-        return not stems or not segments(other)
-    first, second = (next(checked_records(path), None) for path in common)
-    return first is None or second is None or first["hash"] == second["hash"]

@@ -141,14 +141,29 @@ def segments_after(folder: Path, sequence: int) -> list[Path]:
     return paths
 
 
-def checked_records(path: Path) -> Iterator[dict[str, Any]]:
-    """A segment's records, oldest first, each with its own hash checked.
+def checked_records(*paths: Path) -> Iterator[dict[str, Any]]:
+    """The records of one segment, or of several of a chain, oldest first, each held against its own hash, and against
+    that of the record before it; segments between them that were removed on record are passed over.
 
     Raises:
         ArtifactError: naming the line that was changed; records before it are given. Also for a compacted segment that
             cannot be read.
     """
-    return (record for _, record in _with_records(complete_lines(path), path))
+    before: dict[str, Any] | None = None
+    for path in paths:
+        for number, (_, record) in enumerate(_with_records(complete_lines(path), path), start=1):
+            if before is not None and (number > 1 or record["sequence"] <= before["sequence"] + 1):
+                _require_next(record, before, path, number)
+            before = record
+            yield record
+
+
+def _require_next(record: dict[str, Any], before: dict[str, Any], path: Path, number: int) -> None:
+    if (record["sequence"], record["previous_hash"]) != (before["sequence"] + 1, before["hash"]):
+        raise ArtifactError(
+            f"{path}:{number}: record {record['sequence']} does not follow record {before['sequence']}: deleted, "
+            "reordered, inserted or rewritten; see `loomrl audit verify`"
+        )
 
 
 def _with_records(found: Iterable[bytes], path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -189,6 +204,20 @@ def last_record(folder: Path) -> tuple[int, str]:
         return -1, GENESIS
     last = _checked(line, folder)
     return int(last["sequence"]), str(last["hash"])
+
+
+def holds(folder: Path, sequence: int, digest: str) -> bool:
+    """Whether a chain's segments have a record of this sequence with this hash. Every chain has that of an empty one,
+    -1.
+
+    Raises:
+        ArtifactError: when a record behind it was changed, or a compacted segment cannot be read.
+    """
+    if sequence < 0:
+        return True
+    at_or_before = (one for line in _backwards(folder) if (one := _checked(line, folder))["sequence"] <= sequence)
+    found = next(at_or_before, None)
+    return found is not None and (found["sequence"], found["hash"]) == (sequence, digest)
 
 
 def _backwards(folder: Path) -> Iterator[bytes]:
