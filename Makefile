@@ -3,12 +3,7 @@ SHELL := /bin/bash
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PYTEST := -n auto --dist loadscope --no-loadscope-reorder --durations 25
-# Where memory has 8 GiB for files, tests keep theirs there, until they have passed: they wait for a disk, not for the CPU.
-ifeq ($(shell test "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8388608 2>/dev/null && echo enough),enough)
-export PYTEST_DEBUG_TEMPROOT ?= /dev/shm
-PYTEST += --override-ini tmp_path_retention_policy=failed
-endif
+PYTEST := tests/support/pytest_in_memory -n auto --dist loadscope --no-loadscope-reorder --durations 25
 export PATH := $(abspath $(BIN)):$(PATH)
 export DO_NOT_TRACK := true
 export DVC_NO_ANALYTICS := 1
@@ -48,10 +43,10 @@ test: setup  ## everything that must hold; ROOM=serving/api: the tests of that r
 	  files=$$(python tests/support/changed_tests.py) || exit; \
 	  [ -n "$$files" ] || { echo "no test imports what has changed"; exit 0; }; \
 	fi; \
-	pytest -m "not long" $(PYTEST) $$files || { code=$$?; [ -n "$$files" ] && [ $$code -eq 5 ] || exit $$code; }
+	$(PYTEST) -m "not long" $$files || { code=$$?; [ -n "$$files" ] && [ $$code -eq 5 ] || exit $$code; }
 
 long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long, or those of a ROOM
-	pytest -m long $(PYTEST) --keep-outcomes benchmarks/results/long.json $(if $(ROOM),tests/$(ROOM))
+	$(PYTEST) -m long --keep-outcomes benchmarks/results/long.json $(if $(ROOM),tests/$(ROOM))
 
 check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
 	ruff format --check .

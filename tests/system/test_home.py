@@ -165,6 +165,7 @@ def test_a_message_for_other_hosts_keeps_all_but_the_folders_of_this_one(
     monkeypatch.chdir(project / "configs")
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = (
         f"{tmp_path}/state/versions/x/policy.onnx is not ok, nor {project}/a.yaml, nor {user}-2/b; {user}: no folder; "
     )

@@ -16,7 +16,7 @@ from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.legacy_heads import HEAD_TYPE, REMOVED
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.segments import segments
-from loomrl.storage.audit.verification import ChainReport
+from loomrl.storage.audit.verification import ChainReport, without_digest
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.files import canonical_json
 from loomrl.system.security.signing import sign_envelope
@@ -114,6 +114,40 @@ def test_what_a_person_accepted_is_a_note_ever_after() -> None:
     assert any("records 0 to 4" in line and "accepted by Ada" in line and "the disk was lost" in line for line in lines)
     segments(chain)[0].unlink()
     assert not verify()[0], "what goes missing after that is found"
+
+
+def test_who_accepts_damage_does_not_accept_what_may_stand_there_later() -> None:
+    """Once it is accepted, a damaged line is no place in which anything may be written."""
+    chain = serve("server-0")
+    path = segments(chain)[0]
+    lines = path.read_bytes().splitlines(keepends=True)
+    place = next(place for place, line in enumerate(lines) if b"[0.0,0.0,0.0,0.0]" in line)
+
+    def write(observation: bytes) -> None:
+        changed = lines[place].replace(b"[0.0,0.0,0.0,0.0]", observation)
+        path.write_bytes(b"".join([*lines[:place], changed, *lines[place + 1 :]]))
+
+    write(b"[0.5,0.0,0.0,0.0]")
+    assert CliRunner().invoke(audit_app, ["accept", "--by", "Ada", "--reason", "bit rot"]).exit_code == 0
+    assert verify("--signed")[0]
+    write(b"[7.0,7.0,7.0,7.0]")
+    whole, found = verify("--signed")
+    assert not whole
+    assert any(f"{path.name}:{place + 1}: the hash is not that of the content" in line for line in found), found
+
+
+def test_what_an_earlier_version_accepted_is_still_a_note_and_asks_for_a_look() -> None:
+    chain = serve("server-0")
+    path = segments(chain)[0]
+    path.write_bytes(path.read_bytes().replace(b"[0.0,0.0,0.0,0.0]", b"[0.5,0.0,0.0,0.0]"))
+    with LoomDB.open() as db:
+        found = full_verification.verify_all(db).all_findings()
+        former = [without_digest(finding) for finding in found]
+        assert former != found
+        anchors.state(db, "accepted", "", findings=former, by="Ada", reason="bit rot")
+    whole, lines = verify("--signed")
+    assert whole
+    assert any("did not keep what was found there: look at it, and accept it again" in line for line in lines), lines
 
 
 def test_chains_of_other_hosts_are_listed_and_demanded_where_all_must_be_here(

@@ -10,12 +10,13 @@ from loomrl.storage.audit.exported_anchor import ExportedAnchor
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.hosts import audit_roots
 from loomrl.storage.audit.segments import holds, last_record
-from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain
+from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain, without_digest
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
 
 LOOMDB = "LoomDB"  # as findings name its statements
+_BEFORE_DIGESTS = "by a version that did not keep what was found there: look at it, and accept it again"
 _UNPLACED = (
     "LoomDB does not say on which host it was written, for that was an earlier version: start a server of this version "
     "there, which states it"
@@ -153,6 +154,12 @@ def _accept(report: AuditReport, statements: AnchorStatements) -> None:
 
 
 def _parted(name: str, findings: list[str], statements: AnchorStatements) -> tuple[list[str], list[str]]:
-    accepted = [finding for finding in findings if f"{name}: {finding}" in statements.accepted]
-    rest = [finding for finding in findings if finding not in accepted]
-    return rest, [f"{finding} ({statements.accepted[f'{name}: {finding}']})" for finding in accepted]
+    rest, notes = [], []
+    for finding in findings:
+        if (why := statements.accepted.get(f"{name}: {finding}")) is not None:
+            notes.append(f"{finding} ({why})")
+        elif (why := statements.accepted.get(f"{name}: {without_digest(finding)}")) is not None:
+            notes.append(f"{finding} ({why}; {_BEFORE_DIGESTS})")
+        else:
+            rest.append(finding)
+    return rest, notes

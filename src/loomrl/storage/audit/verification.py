@@ -1,9 +1,11 @@
 """Verifying audit chains: edited, deleted, reordered, truncated records are found and named.
 
 The chain shows every change inside it. What is missing at its beginning and its end shows against what LoomDB states
-of it (`loomrl.storage.audit.anchors`).
+of it (`loomrl.storage.audit.anchors`). A finding about something that is there ends with the first 16 hex digits of its
+SHA-256 digest: a person who accepts it accepts what was found, not whatever may stand in that place later.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -15,8 +17,9 @@ from loomrl.storage.audit.chain import GENESIS, BrokenRecord, unseal
 from loomrl.storage.audit.compacted import COMPACT, compacted_lines, different_column
 from loomrl.storage.audit.reserve import damage
 from loomrl.storage.audit.segments import PLAIN, RESERVE, is_segment, lines, segments, waiting_lines
-from loomrl.system.files import sha256_file
+from loomrl.system.files import sha256, sha256_file
 
+_FOUND = re.compile(r" \(found: [0-9a-f]{16}\)$")
 HEAD, CHAIN, REMOVAL, COMPACTED = "head", "chain", "removal", "compacted"
 
 
@@ -182,7 +185,9 @@ class _Verification:
             if sequence > last:
                 self._follow(segment, place, record)
             elif self.waiting[sequence] not in ("", record["hash"]):  # else a crash kept it from being removed here
-                self.report.findings.append(f"{place}: is not the record {sequence} of the log: it was put here")
+                self.report.findings.append(
+                    f"{place}: is not the record {sequence} of the log: it was put here{_found(record['hash'])}"
+                )
         if self.report.head_sequence > last:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
             self.report.notes.append(waits)
@@ -206,8 +211,9 @@ class _Verification:
         if not compacted.is_file():
             return
         if (expected := self.files.get(path.stem)) is not None:
-            if sha256_file(compacted) != expected:
-                self.report.findings.append(f"{compacted.name}: is not the file that was anchored: edited or damaged")
+            if (digest := sha256_file(compacted)) != expected:
+                what = f"{compacted.name}: is not the file that was anchored: edited or damaged"
+                self.report.findings.append(f"{what}{_found(digest)}")
             return
         try:
             differs = different_column(compacted)
@@ -216,7 +222,8 @@ class _Verification:
         except (ArtifactError, OSError) as error:
             differs = str(error)
         if differs is not None:
-            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged")
+            digest = sha256_file(compacted)
+            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged{_found(digest)}")
         self.report.notes.append(f"{compacted.name}: not anchored as a file; its columns were held against its lines")
 
     def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
@@ -226,7 +233,7 @@ class _Verification:
             if not _is_whole(record):
                 raise BrokenRecord("not a record of a server")
         except BrokenRecord as error:
-            self.report.findings.append(f"{place}: {error}: edited or torn")
+            self.report.findings.append(f"{place}: {error}: edited or torn{_found(sha256(line))}")
             return None
         return record
 
@@ -241,7 +248,7 @@ class _Verification:
             self.waiting[sequence] = digest
         self._check_place(segment, place, record)
         if sequence != report.head_sequence + 1 or record["previous_hash"] != report.head_digest:
-            self._explain_gap(place, sequence, record["previous_hash"])
+            self._explain_gap(place, record)
         if report.first_sequence is None:
             report.first_sequence = sequence
         report.num_records += 1
@@ -249,6 +256,7 @@ class _Verification:
         for anchor in (one for one in self.wanted.get(sequence, ()) if one.digest != digest):
             report.findings.append(
                 f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
+                f"{_found(digest)}"
             )
 
     def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
@@ -260,9 +268,9 @@ class _Verification:
         if record["segment"] != segment:
             self.report.findings.append(f"{place}: was written as segment {record['segment']}: it was renamed")
 
-    def _explain_gap(self, place: str, sequence: int, previous: str) -> None:
+    def _explain_gap(self, place: str, record: dict[str, Any]) -> None:
         """Records that are not there were removed on record, or it is a finding."""
-        report = self.report
+        report, sequence, previous = self.report, record["sequence"], record["previous_hash"]
         first, start, digest = report.head_sequence + 1, report.head_sequence + 1, report.head_digest
         while start < sequence and start in self.removals and self.removals[start].sequence < sequence:
             removal = self.removals[start]
@@ -275,11 +283,12 @@ class _Verification:
             report.findings.append(
                 f"{place}: records {first} to {sequence - 1}{of} are missing and no removal is on record; record "
                 f"{sequence} does not follow record {report.head_sequence}: deleted, reordered or inserted"
+                f"{_found(record['hash'])}"
             )
         else:
             report.findings.append(
                 f"{place}: record {sequence} does not follow record {report.head_sequence}: deleted, reordered or "
-                "inserted"
+                f"inserted{_found(record['hash'])}"
             )
 
     def _note_removals(self, start: int, stop: int) -> None:
@@ -320,6 +329,15 @@ def _is_whole(record: Any) -> bool:
     return all(type(record.get(name)) is str for name in texts) and all(
         type(record.get(name)) is int and record[name] >= 0 for name in numbers
     )
+
+
+def _found(digest: str) -> str:
+    return f" (found: {digest[:16]})"
+
+
+def without_digest(finding: str) -> str:
+    """A finding as earlier versions worded it, who did not say what was found in the place."""
+    return _FOUND.sub("", finding)
 
 
 def _differ(one: Iterable[bytes], other: Iterable[bytes]) -> bool:
