@@ -83,6 +83,20 @@ def test_what_both_did_live_counts(signed: Pair, steps: int, number: int, verdic
     assert "allowed -0.5" in claim.statement
 
 
+def test_what_lies_beyond_the_range_promotes_nobody_whom_it_favours(signed: Pair) -> None:
+    """The champion earns 7 live, and 5 at most in its evaluation: counted as 5 it is no better than the challenger."""
+    play_both(7, 5, 300)
+    decision, claim = judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)
+    assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)
+    assert (
+        "the value lies beyond 0 to 5, where it counts in the challenger's favour: widen the range" in claim.statement
+    )
+    wide = {"return_range": [0.0, 7.0]}
+    decision, claim = judged(signed, signed[2], "compared_live", comparison=wide, max_regression=0.5)
+    assert (decision, claim.verdict) == ("refused", Verdict.REFUTED)
+    assert "widen" not in claim.statement
+
+
 def test_a_challenger_that_was_never_live_is_undecided(signed: Pair) -> None:
     decision, claim = judged(signed, signed[2], "compared_live", comparison={})
     assert (decision, claim.verdict) == ("refused", Verdict.UNDECIDED)

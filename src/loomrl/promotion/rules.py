@@ -402,14 +402,21 @@ def _verdict(difference: Difference, margin: float) -> Verdict:
     low, high = difference.low, difference.high
     if difference.better == "lower":
         low, high = -high, -low
-    return judge_margin(low, high, margin)
+    verdict = judge_margin(low, high, margin)
+    return Verdict.UNDECIDED if verdict is Verdict.SUPPORTED and difference.num_flattered else verdict
 
 
 def _difference_in_words(difference: Difference, margin: float) -> str:
     sign = "-" if difference.better == "higher" else "+"
-    return (
+    told = (
         f"{difference.quantity} differs by {difference.low:+.4g} to {difference.high:+.4g} over "
         f"{difference.num_agents} agents, allowed {sign}{margin:.4g}"
+    )
+    if not difference.num_flattered:
+        return told
+    return (
+        f"{told}; of {difference.num_flattered} agents the value lies beyond {difference.least:g} to "
+        f"{difference.greatest:g}, where it counts in the challenger's favour: widen the range in promotion.comparison"
     )
 
 

@@ -109,6 +109,24 @@ def test_values_outside_of_the_range_count_as_its_end_and_are_counted() -> None:
     assert found.high <= 10.0
 
 
+def test_a_rare_ruin_beyond_the_range_is_not_called_better() -> None:
+    """Most agents of the challenger earn more; one in 20 loses so much that their mean is lower."""
+    episodes = []
+    for agent, version in enumerate(both(400)):
+        earned = 2.0 if version == "1" else (-500.0 if agent % 20 == 0 else 8.0)
+        episodes += lived(f"agent {agent}", version, [(10.0 * agent, 5.0, earned)])
+    found = compared(episodes).of("reward")
+    assert found is not None
+    assert found.challenger_mean is not None
+    assert found.champion_mean is not None
+    assert found.challenger_mean < found.champion_mean
+    assert (found.num_flattered, found.finding) == (found.num_clipped, "undecided")
+    assert found.num_flattered > 0
+    milder = compared(played(both(40), {"2": 90.0})).of("reward")
+    assert milder is not None
+    assert (milder.num_flattered, "num_flattered" in milder.to_json()) == (0, False)
+
+
 def test_the_level_is_divided_among_what_is_compared() -> None:
     episodes = played(both(200), {"1": 3.0, "2": 7.0})
     every, one = (compared(episodes, on=on).of("reward") for on in (None, "reward"))

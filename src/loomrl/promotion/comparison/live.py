@@ -35,8 +35,9 @@ class Difference(Document):
     """The challenger's mean minus the champion's, of one quantity: "reward", "cost" or "limits.NAME" of an agent.
 
     `low` and `high` bound it at every look, over the first `num_agents` agents with `num_episodes` episodes each;
-    values are taken to lie from `least` to `greatest`, and `num_clipped` lay outside. Means are of values that are
-    known, None where none is; `num_unfinished` agents have no settled value. `differs` says where challengers' agents
+    values are taken to lie from `least` to `greatest`, and `num_clipped` lay outside, `num_flattered` of them so that
+    the challenger looks better than it was. Means are of values that are known, None where none is; `num_unfinished`
+    agents have no settled value. `differs` says where challengers' agents
     are, beyond chance; None: not shown. Where `unit` is "episode", the document is from before agents were counted.
     """
 
@@ -48,6 +49,7 @@ class Difference(Document):
     num_challenger: int
     num_pairs: int = 0  # of documents from before agents were counted
     num_clipped: int  # values outside of the range
+    num_flattered: int = Field(default=0, exclude_if=lambda count: count == 0)  # those whose end favours the challenger
     champion_mean: float | None  # of the values that are known
     challenger_mean: float | None
     low: float  # bounds of the difference, at every look
@@ -274,6 +276,8 @@ def _difference(quantity: _Quantity, trial: AgentComparison, alpha: float) -> Di
     best = min(range(len(bounds)), key=lambda place: bounds[place].high - bounds[place].low)
     units = stages[best][1]
     is_known = units.low == units.high
+    below, above = is_known & (units.low < least), is_known & (units.low > greatest)
+    worse, better = (below, above) if quantity.better == "higher" else (above, below)
     champion, challenger = trial.counts()
     return Difference(
         quantity=quantity.name,
@@ -282,7 +286,8 @@ def _difference(quantity: _Quantity, trial: AgentComparison, alpha: float) -> Di
         greatest=greatest,
         num_champion=champion,
         num_challenger=challenger,
-        num_clipped=int(np.sum(is_known & ((units.low < least) | (units.low > greatest)))),
+        num_clipped=int(np.sum(below | above)),
+        num_flattered=int(np.sum((worse & units.is_challenger) | (better & ~units.is_challenger))),
         champion_mean=_mean(units, is_known & ~units.is_challenger),
         challenger_mean=_mean(units, is_known & units.is_challenger),
         low=bounds[best].low,
@@ -291,7 +296,7 @@ def _difference(quantity: _Quantity, trial: AgentComparison, alpha: float) -> Di
         num_agents=bounds[best].num_units,
         num_episodes=stages[best][0].num_episodes,
         num_unfinished=int(np.sum(~is_known)),
-        differs=_differs(clipped, alpha),
+        differs=_differs(stages, alpha),
     )
 
 
