@@ -198,16 +198,17 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     later = [row["policy"] for row in beside.values() if row["refused"]]
     others_later = sum(policy != CARTPOLE for policy in later)
     lines = [
-        f"{refused + len(later)} of {len(bad)} seeded files were refused before promotion: {refused} by the gate, "
-        f"{replayed} of them by a failure that was played again, and {len(later)} beside the champion they were; "
-        f"{passed} of {len(good)} good policies passed.",
+        f"{refused + len(later)} of {len(bad)} seeded files ({(refused + len(later)) / len(bad):.0%}) were refused before "
+        f"promotion: {refused} ({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played "
+        f"again, and {len(later)} beside the champion they were; {passed} of {len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",
         *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |" for row in known),
         "",
         f"Of the files of an author who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
-        f"{len(others)} were refused by the gate, and {others_later} more beside a champion; of the {len(unspoilt)} "
+        f"{len(others)} ({sum(row['refused'] for row in others) / len(others):.0%}) were refused by the gate, and "
+        f"{others_later} more beside a champion; of the {len(unspoilt)} "
         f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",
         "",
         "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
