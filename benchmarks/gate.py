@@ -196,10 +196,10 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     later = [row["policy"] for row in beside.values() if row["refused"]]
+    in_all = refused + len(later)
     others_later = sum(policy != CARTPOLE for policy in later)
     lines = [
-        f"{refused + len(later)} of {len(bad)} seeded files ({(refused + len(later)) / len(bad):.0%}) were refused before "
-        f"promotion: {refused} ({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played "
+        f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} ({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played "
         f"again, and {len(later)} beside the champion they were; {passed} of {len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
