@@ -199,8 +199,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     in_all = refused + len(later)
     others_later = sum(policy != CARTPOLE for policy in later)
     lines = [
-        f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} ({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played "
-        f"again, and {len(later)} beside the champion they were; {passed} of {len(good)} good policies passed.",
+        f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
+        f"({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played again, and "
+        f"{len(later)} beside the champion they were; {passed} of {len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",

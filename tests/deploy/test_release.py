@@ -64,6 +64,7 @@ def test_it_is_a_wheel_a_source_archive_the_pins_and_a_bill(project: Path) -> No
     assert (project / "dist" / "constraints.txt").read_text() == (ROOT / "constraints.txt").read_text()
 
 
+@pytest.mark.long
 def test_the_wheel_holds_the_committed_package_with_its_data_and_nothing_else(project: Path) -> None:
     """So it holds no secret where the tree does not: `tests/system/security/test_secret_files.py`."""
     (path,) = (project / "dist").glob("*.whl")

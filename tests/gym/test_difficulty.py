@@ -57,6 +57,7 @@ WORK: dict[str, Callable[[Task], float]] = {
 
 
 @pytest.mark.parametrize("name", own_names())
+@pytest.mark.long_cases("code", "game")
 def test_work_grows_with_the_level(name: str) -> None:
     domain, means = get_domain(name), []
     for level in (0, 3, 6, 9):

@@ -154,7 +154,8 @@ def interrupted(job: TrainingJob, folder: Path, every: int = 1) -> Checkpoint:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.long_cases(
-    "mujoco", "device", "processes", "costs", "bounds", "stacked frames", "dqn", "dqn, compiled rollouts"
+    *("mujoco", "device", "processes", "costs", "bounds", "stacked frames", "dqn", "dqn, compiled rollouts"),
+    *("torch", "environments of others"),
 )
 def test_a_training_interrupted_at_every_checkpoint_is_the_one_that_was_not(case: Case, tmp_path: Path) -> None:
     job = case.job(tmp_path / "inputs")

@@ -36,6 +36,7 @@ def test_migrations_and_models_agree(database_url: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.long_cases("postgresql")
 def test_several_processes_open_an_empty_database_at_once(database_url: str) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-W", "error", "-c", OPEN, database_url], stderr=subprocess.PIPE, text=True)

@@ -102,6 +102,7 @@ def test_bytes_of_powersgd_are_those_it_says_it_sends() -> None:
     assert bytes_per_synchronisation(config, replace(WORK, matrices=(shape,))) == sent[-1]
 
 
+@pytest.mark.long
 def test_a_group_that_met_with_powersgd_can_be_left() -> None:
     """In a process of its own: torch ended one in a few that let go of the group at once."""
     program = """

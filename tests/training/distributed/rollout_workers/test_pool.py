@@ -168,6 +168,7 @@ def test_workers_that_die_or_hang_are_replaced_and_broken_environments_end_all(t
     collected.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("unhurried")
 def test_a_worker_that_is_lost_again_and_again_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "MAX_LOSSES", 1)
