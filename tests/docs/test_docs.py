@@ -16,16 +16,8 @@ BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Pages of a minute and more: they start servers and life cycles of their own.
 LONG = (
     *("serving.md", "gym.md", "safety.md", "comparing.md", "operations.md", "trajectory-api.md", "scaling.md"),
-    *(
-        "promotion.md",
-        "environments.md",
-        "README.md",
-        "evaluation.md",
-        "export.md",
-        "ppo.md",
-        "replay.md",
-        "benchmarks.md",
-    ),
+    *("promotion.md", "environments.md", "README.md", "evaluation.md", "export.md", "ppo.md", "replay.md"),
+    "benchmarks.md",
 )
 RUN_ALREADY = re.compile(r"^make (run|test|long|setup|bench|mutations|calibration)\b.*$", re.MULTILINE)
 

@@ -123,6 +123,9 @@ def test_a_copy_that_was_rewritten_is_not_read_and_is_found(
         assert anchor(db, first.head) is None
         assert len(read_window("cartpole", {}, []).episodes) == 1
         assert verify_all(db, everywhere=True).intact
+        decide(first, "a", "1", [6.0] * 4)
+        assert anchor(db, first.head) is None
+        assert verify_all(db, everywhere=True).intact, "a copy may be behind"
         copy = shared / "cartpole" / first.folder.name / "000001.jsonl"
         kept = copy.read_bytes()
         _rewrite(copy)

@@ -37,8 +37,8 @@ class Difference(Document):
     `low` and `high` bound it at every look, over the first `num_agents` agents with `num_episodes` episodes each;
     values are taken to lie from `least` to `greatest`, and `num_clipped` lay outside, `num_flattered` of them so that
     the challenger looks better than it was. Means are of values that are known, None where none is; `num_unfinished`
-    agents have no settled value. `differs` says where challengers' agents
-    are, beyond chance; None: not shown. Where `unit` is "episode", the document is from before agents were counted.
+    agents have no settled value. `differs` says where challengers' agents are, beyond chance; None: not
+    shown. Where `unit` is "episode", the document is from before agents were counted.
     """
 
     quantity: str  # "reward", "cost" or "limits.NAME"

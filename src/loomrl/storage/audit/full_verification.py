@@ -116,8 +116,7 @@ def _folders(policy: str | None, everywhere: bool) -> list[Path]:
 
 def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> ChainReport:
     """A further copy of a chain. It may end earlier, and holds the same up to there: whichever goes further is read."""
-    found = verify_chain(folder)
-    found = verify_chain(folder, [one for one in anchors if one.sequence <= found.head_sequence])
+    found = verify_chain(folder, anchors, may_end_early=True)
     try:
         shorter, longer = sorted((folder, original), key=lambda copy: last_record(copy)[0])
         if not holds(longer, *last_record(shorter)):

@@ -84,17 +84,19 @@ class ChainReport:
         return not self.findings
 
 
-def verify_chain(folder: Path, anchors: Iterable[Anchor] = (), demand_signed: bool = False) -> ChainReport:
+def verify_chain(
+    folder: Path, anchors: Iterable[Anchor] = (), demand_signed: bool = False, may_end_early: bool = False
+) -> ChainReport:
     """Check every record's hash, its link to the one before it, every file, and what was anchored, signed or not.
 
     What is wrong, or cannot be read, is a sentence in the report's `findings`. `demand_signed` makes one of each anchor
-    that is not signed.
+    that is not signed. A copy that `may_end_early` need not have what was anchored after its end.
 
     Raises:
         OSError: when the folder itself cannot be listed.
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
-    return _Verification(folder, list(anchors), demand_signed).run()
+    return _Verification(folder, list(anchors), demand_signed, may_end_early).run()
 
 
 def missing_chain(server: str, anchors: list[Anchor]) -> ChainReport:
@@ -111,8 +113,9 @@ def missing_chain(server: str, anchors: list[Anchor]) -> ChainReport:
 class _Verification:
     """One run over one chain."""
 
-    def __init__(self, folder: Path, anchors: list[Anchor], demand_signed: bool) -> None:
-        self.folder, self.anchors, self.demand_signed = folder, anchors, demand_signed
+    def __init__(self, folder: Path, anchors: list[Anchor], demand_signed: bool, may_end_early: bool) -> None:
+        self.folder, self.anchors = folder, anchors
+        self.demand_signed, self.may_end_early = demand_signed, may_end_early
         self.report = ChainReport(server=f"{folder.parent.name}/{folder.name}")
         self.heads = [anchor for anchor in anchors if anchor.kind == HEAD]
         self.wanted: dict[int, list[Anchor]] = {}
@@ -194,7 +197,8 @@ class _Verification:
 
     def _check_names(self, there: set[int]) -> None:
         """Segments are numbered from 1 on; those that are not there must have been removed on record."""
-        last = max([*there, *(int(head.segment) for head in self.heads if is_segment(head.segment))], default=0)
+        heads = [] if self.may_end_early else self.heads
+        last = max([*there, *(int(head.segment) for head in heads if is_segment(head.segment))], default=0)
         removed = [(int(one.first_segment), int(one.segment)) for one in self.removals.values()]
         missing, expected = [], 1
         for first, end in sorted([*((number, number) for number in there), *removed, (last + 1, last + 1)]):
@@ -303,6 +307,8 @@ class _Verification:
 
     def _check_end(self) -> None:
         report, end = self.report, self.report.head_sequence
+        if self.may_end_early:
+            return
         if beyond := [anchor for sequence in self.wanted if sequence > end for anchor in self.wanted[sequence]]:
             last = max(beyond, key=lambda anchor: anchor.sequence)
             names = _span(sorted({anchor.segment for anchor in beyond if anchor.segment}))

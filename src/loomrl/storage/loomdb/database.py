@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import ColumnElement, Engine, Select, delete, exists, func, select
+from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -180,10 +180,8 @@ class LoomDB:
     def record_snapshot(self, snapshot: EnvironmentSnapshot) -> None:
         """Record a snapshot; the same one again changes nothing."""
         spec = snapshot.spec
-        row = SnapshotRow(
-            digest=snapshot.digest, name=spec.name, version=spec.version, document=snapshot.to_json(), created=now()
-        )
-        self._insert_once(row, SnapshotRow.digest == snapshot.digest)
+        fields = {"name": spec.name, "version": spec.version, "document": snapshot.to_json(), "created": now()}
+        self._insert_once(SnapshotRow, {"digest": snapshot.digest}, fields)
 
     def get_snapshot(self, digest: str) -> EnvironmentSnapshot | None:
         """A snapshot's document by its whole digest; None where none of that digest is on record.
@@ -213,7 +211,7 @@ class LoomDB:
             if not (kind and colon and identity):
                 raise ConfigError(f"lineage node {node!r} must be written kind:id, for example policy:cartpole@3")
         edge = {"subject": subject, "predicate": predicate, "object": object}
-        self._insert_once(EdgeRow(**edge, created=now()), *(getattr(EdgeRow, name) == at for name, at in edge.items()))
+        self._insert_once(EdgeRow, edge, {"created": now()})
 
     def edges(self, node: str) -> list[LineageEdge]:
         """Edges at a node, `kind:id`: where it is the subject or the object; oldest first, empty for an unknown
@@ -239,8 +237,8 @@ class LoomDB:
         Raises:
             ConfigError: when the run asks for the approval of another policy or version already.
         """
-        row = ApprovalRow(run_id=run_id, policy=policy, version=version, requested=now())
-        self._insert_once(row, ApprovalRow.run_id == run_id)
+        fields = {"policy": policy, "version": version, "requested": now()}
+        self._insert_once(ApprovalRow, {"run_id": run_id}, fields)
         found = self.approval(run_id)
         if found is None or (found.policy, found.version) != (policy, version):
             raise ConfigError(f"run {run_id!r} already asks for the approval of another version: {found}")
@@ -517,15 +515,15 @@ class LoomDB:
         except IntegrityError as error:  # such rows have no key of their own
             raise self._takes_no_row(f" in {row.__tablename__}", error) from error
 
-    def _insert_once(self, row: Base, *is_same: ColumnElement[bool]) -> None:
-        """Insert, unless a row of which this is so is there already."""
+    def _insert_once(self, rows: type[Base], key: Mapping[str, Any], fields: Mapping[str, Any]) -> None:
+        """Insert, unless a row with this key is there already."""
         try:
             with self._writing() as session:
-                session.add(row)
+                session.add(rows(**key, **fields))
         except IntegrityError as error:
             with self._reading() as session:
-                if not session.scalar(select(exists().where(*is_same))):
-                    raise self._takes_no_row(f" in {row.__tablename__}", error) from error
+                if session.scalars(select(rows).filter_by(**key)).first() is None:
+                    raise self._takes_no_row(f" in {rows.__tablename__}", error) from error
 
 
 @contextmanager
