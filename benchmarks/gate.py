@@ -8,8 +8,8 @@ The bad ones are the files of `benchmarks/seeded`. The good ones are CartPole po
 return over 1,000 fresh episodes is at least 475, and the policies that the files of `unseen` spoil, before they are
 spoilt. CartPole's are examined with the config that ships, those of flawed worlds with the limits and objectives of
 their task, those of `unseen` with the config that trained them: no region, radius or other setting that knows of a
-flaw. Ends with exit code 1 when fewer than 95 % of the bad ones were refuted, or more than 5 % of the good ones were
-blocked; of some, when any was.
+flaw. Ends with exit code 1 when fewer than 95 % of the bad ones were refuted by a failure that was there again when it
+was played again, or more than 5 % of the good ones were blocked; of some, when any was.
 """
 
 import argparse
@@ -180,19 +180,25 @@ def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, An
 
 
 def reached(document: dict[str, Any]) -> bool:
-    """Whether both limits hold; what is refused beside a champion is refused before promotion, too."""
+    """Whether both limits hold; what is refused beside a champion is refused before promotion, too, and only what was
+    there again when it was played again counts."""
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
-    refused = (sum(row["refused"] for row in bad) + sum(row["refused"] for row in document["beside"])) / len(bad)
+    refused = sum(is_replayed(row) for row in [*bad, *document["beside"]]) / len(bad)
     blocked = sum(not row["passed"] for row in good) / len(good)
     unspoilt = all(row["passed"] for row in document["unspoilt"])
     return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
+
+
+def is_replayed(row: dict[str, Any]) -> bool:
+    """Whether a failure for which it was refused was there again."""
+    return bool(row["refused"] and row["replayed"])
 
 
 def rendered(page: str, document: dict[str, Any]) -> str:
     """The page with the table of what was found."""
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
     passed, refused = sum(row["passed"] for row in good), sum(row["refused"] for row in bad)
-    replayed = sum(bool(row["replayed"]) for row in bad)
+    replayed = sum(map(is_replayed, [*bad, *document["beside"]]))
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     later = [row["policy"] for row in beside.values() if row["refused"]]
@@ -200,8 +206,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     others_later = sum(policy != CARTPOLE for policy in later)
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
-        f"({refused / len(bad):.0%}) by the gate, {replayed} of them by a failure that was played again, and "
-        f"{len(later)} beside the champion they were; {passed} of {len(good)} good policies passed.",
+        f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
+        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {passed} of "
+        f"{len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",
@@ -230,7 +237,11 @@ def _refused_by(row: dict[str, Any]) -> str:
 
 
 def _beside(row: dict[str, Any], beside: dict[str, dict[str, Any]]) -> str:
-    return _refused_by(beside[row["name"]]) if row["name"] in beside else "-"
+    """What refused it, with what was there again; `-` where the gate had refused it."""
+    if (found := beside.get(row["name"])) is None:
+        return "-"
+    again = f"; again: {_replayed(found)}" if found["refused"] else ""
+    return _refused_by(found) + again
 
 
 def _replayed(row: dict[str, Any]) -> str:

@@ -10,13 +10,14 @@ from types import ModuleType, SimpleNamespace
 
 from loomrl.evaluation.evaluate import evaluate_policy
 from loomrl.export.export import export_policy
-from loomrl.promotion.comparison.returns import compare
+from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.consequences import examine
-from loomrl.shadow.following import claims_of
+from loomrl.shadow.following import claims_of, counterexample
+from loomrl.shadow.replay import replay
 from loomrl.system.files import write_sums
-from loomrl.types import Verdict
+from loomrl.types import Bound, Claim, Verdict
 from seeded import trained
 from seeded.workshop import Folders, Outcome, Workshop
 
@@ -30,17 +31,40 @@ def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
     champion = _version(config, None, root / "champion", kept)
     challenger = _version(config, case, root / "challenger", kept)
     served = [ServedPolicy.load(one / "export", one.parent.name) for one in (challenger, champion)]
-    claims = claims_of(examine(config, champion / "environment", *served), config.shadow)
-    found = {claim.id: claim.verdict for claim in claims if claim.mandatory}
-    told = [claim.finding for claim in claims if claim.mandatory and claim.verdict is Verdict.REFUTED]
-    compared = compare(challenger / "evaluation", champion / "evaluation", config.promotion)
+    followed = examine(config, champion / "environment", *served)
+    claims = [claim for claim in claims_of(followed, config.shadow) if claim.mandatory]
+    claims.append(_not_worse(challenger / "evaluation", champion / "evaluation", config))
+    blocking = [claim for claim in claims if claim.verdict in (Verdict.REFUTED, Verdict.UNDECIDED)]
+    refuted = [claim for claim in blocking if claim.verdict is Verdict.REFUTED]
+    replayed = [
+        claim.id
+        for claim in refuted
+        if claim.counterexample is not None
+        and replay(claim, followed, config, champion / "environment", *served).reproduced
+    ]
+    told = "; ".join(claim.finding or claim.statement for claim in refuted)
+    return Outcome(tuple(_ids(blocking)), tuple(_ids(refuted)), tuple(replayed), told)
+
+
+def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
+    """The rule of promotion, by the evaluations of both."""
+    compared = compare(challenger, champion, config.promotion)
     assert not isinstance(compared, str), compared
-    if (verdict := compared.verdict) is Verdict.REFUTED:
-        told.append(compared.sentence())
-    found[NOT_WORSE] = verdict
-    blocking = [name for name, verdict in found.items() if verdict in (Verdict.REFUTED, Verdict.UNDECIDED)]
-    refuted = [name for name in blocking if found[name] is Verdict.REFUTED]
-    return Outcome(tuple(blocking), tuple(refuted), (), "; ".join(told))
+    seed, lost = worst_pair(challenger, champion)
+    return Claim(
+        id=NOT_WORSE,
+        stage="promotion",
+        statement=compared.sentence(),
+        mandatory=True,
+        method="as promotion does",
+        verdict=compared.verdict,
+        bound=Bound(kind="lower", measured=compared.low, limit=-compared.margin, unit="return"),
+        counterexample=counterexample(seed, f"the whole episode earns {lost:.4g} less"),
+    )
+
+
+def _ids(claims: list[Claim]) -> list[str]:
+    return [claim.id for claim in claims]
 
 
 def policy_of(case: ModuleType) -> str:

@@ -62,9 +62,10 @@ class Outcome:
     finding: str = ""
 
     @classmethod
-    def stopped(cls, by: str, error: Exception) -> "Outcome":
-        """What never came as far as a case."""
-        return cls((by,), (by,), (), str(error))
+    def stopped(cls, by: str, error: Exception, again: "Outcome | None") -> "Outcome":
+        """What never came as far as a case; `again` is what came of the same another time."""
+        is_same = again is not None and again.finding == str(error)
+        return cls((by,), (by,), (by,) if is_same else (), str(error))
 
 
 class Workshop:
@@ -73,8 +74,8 @@ class Workshop:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def examine(self, case: ModuleType) -> Outcome:
-        """Take a seeded file as far as it comes."""
+    def examine(self, case: ModuleType, is_second: bool = False) -> Outcome:
+        """Take a seeded file as far as it comes; what stops before there is a case is taken there twice."""
         folder = self.root / case.__name__.replace(".", "-")
         folder.mkdir(parents=True)
         try:
@@ -83,10 +84,10 @@ class Workshop:
                 safety_of(case), folders.environment, folders.training,
                 folders.evaluation, folder / "safety",
             )  # fmt: skip
-        except GateRefused as refused:
-            return Outcome.stopped("data", refused)
-        except EnvironmentFault as fault:
-            return Outcome.stopped("environment", fault)
+        except (GateRefused, EnvironmentFault) as error:
+            shutil.rmtree(folder)
+            again = None if is_second else self.examine(case, is_second=True)
+            return Outcome.stopped("data" if isinstance(error, GateRefused) else "environment", error, again)
         return _outcome(built, folder / "safety", folders)
 
     def good(self, seed: int) -> tuple[float, Outcome]:
@@ -182,6 +183,6 @@ def _outcome(case: SafetyCase, folder: Path, folders: Folders) -> Outcome:
         name
         for name in refuted
         if claims[name].counterexample is not None
-        and replay(folder, name, folders.environment, folders.training).reproduced
+        and replay(folder, name, folders.environment, folders.training, folders.evaluation).reproduced
     ]
     return Outcome(tuple(case.decision.blocking), tuple(refuted), tuple(replayed), case.decision.reason)

@@ -429,18 +429,21 @@ class PolicyManifest(Document):
 class Continuation(Document):
     """What follows from one state, once by the champion and once by the challenger: same seed, same actions so far.
 
-    The seed, the step and what `disturbed` the episode before lead to the state again.
+    The seed, the step, and what was `held` before it or the `noise`, lead to the state again.
     """
 
     seed: int
-    step: int  # decisions before it
-    observation: list[float]  # flattened, the first 32 numbers
+    step: int = 0  # decisions before it
+    observation: list[float] = Field(default_factory=list)  # flattened, the first 32 numbers
     champion_action: Any = None
     challenger_action: Any = None
     champion_return: float  # of the whole episode
     challenger_return: float
     violated: list[str] = Field(default_factory=list)  # limits that the challenger broke and the champion kept
-    disturbed: str = ""  # which action was held before, for how long
+    disturbed: str = ""  # the next three in words
+    held: Any = None  # the action that was held before the step
+    held_steps: int = 0
+    noise: float = 0.0  # of the sensors, in deviations of what the champion observes
 
 
 class LimitFollowed(Document):
@@ -490,6 +493,7 @@ class Noisy(Document):
     num_failed: int = 0  # of those, in which the challenger failed
     seed: int | None = None  # of the one in which it lost most
     why_not: str = ""
+    unit: list[float] = Field(default_factory=list)  # a deviation of each number observed, where any failed
 
 
 class Consequences(Document):
@@ -512,6 +516,8 @@ class Consequences(Document):
     travel: Travel | None = None  # None where actions are no continuous ones, too
     noisy: Noisy | None = None
     worst: list[Continuation] = Field(default_factory=list)
+    # Id of a claim -> the episode in which it failed worst; of whole episodes and of travel the seed says it all.
+    counterexamples: dict[str, Continuation] = Field(default_factory=dict)
 
 
 class ShadowReport(Document):

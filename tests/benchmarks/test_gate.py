@@ -58,12 +58,12 @@ def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -
 def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     def document(
         refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0
-    ) -> dict[str, list[dict[str, bool]]]:
+    ) -> dict[str, list[dict[str, Any]]]:
         return {
-            "bad": [{"refused": index < refused} for index in range(40)],
+            "bad": [{"refused": True, "replayed": ["a"] if index < refused else []} for index in range(40)],
             "good": [{"is_good": True, "passed": index < passed} for index in range(100)],
             "unspoilt": [{"passed": unspoilt}],
-            "beside": [{"refused": index < beside} for index in range(4)],
+            "beside": [{"refused": index < beside, "replayed": ["a"]} for index in range(4)],
         }
 
     assert gate.reached(document(38, 95))
@@ -109,6 +109,7 @@ def test_no_setting_knows_of_a_flaw() -> None:
 def test_a_seeded_file_is_refused(name: str, tmp_path: Path) -> None:
     outcome = Workshop(tmp_path).examine(importlib.import_module(f"seeded.{name}"))
     assert is_refused(outcome), outcome
+    assert outcome.replayed, outcome
 
 
 # --- the limit on cost ---

@@ -22,6 +22,7 @@ from loomrl.safety.case.standing import lapsed
 from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
 from loomrl.safety.gate import apply_waivers, build_case, check_limits, recheck_local
 from loomrl.safety.registry import configured_checks
+from loomrl.safety.replay import replay
 from loomrl.system.files import sha256_file, sums
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
 from tests.support.trained import CONSTRAINTS, EVALUATION, SAFETY, Policy, examine
@@ -283,6 +284,10 @@ def test_a_changed_file_breaks_provenance(barely_trained: Policy, tmp_path: Path
     assert found.verdict is Verdict.REFUTED
     assert found.finding.startswith("evaluation: returns.png is changed")
     assert str(tmp_path) not in found.finding
+    again = replay(tmp_path / "case", "provenance.files", policy.environment, policy.training)
+    assert (again.reproduced, again.finding) == (True, found.finding)
+    shutil.copy(barely_trained.evaluation / "returns.png", policy.evaluation)
+    assert not replay(tmp_path / "case", "provenance.files", policy.environment, policy.training).reproduced
 
 
 def test_a_missing_manifest_leaves_provenance_undecided(barely_trained: Policy, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Po
 def test_a_sensor_within_its_tolerance_is_not_off_again(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
     _, policy = sweeping
     claim = claims_of(examine(policy, tmp_path, settings()))["eyes"]
-    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
+    folders = (policy.environment, policy.training, policy.evaluation)
+    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, *folders)
     sensor = {**failure.document["sensor"], "tolerance": failure.document["largest"]}
     assert not reward_hacking.replay(replace(failure, document={**failure.document, "sensor": sensor})).reproduced
 
@@ -154,6 +155,14 @@ def test_the_policy_that_was_kept_is_held_to_the_best_of_its_training(
         assert claim.bound.measured == pytest.approx(2.0)
         assert "was 6 after 200 steps" in claim.finding
         assert "is 4 in the policy that was kept, of 300 steps" in claim.finding
+        again = replay(tmp_path / "safety", claim.id, policy.environment, policy.training)
+        assert (again.reproduced, again.seed) == (True, None)
+        assert "info.gone fell from 6, after 200 steps of training, to 4" in again.finding
+        write_json(
+            policy.training / "curves.json",
+            {"updates": [], "validations": [*rows[:3], {**rows[3], "mean_objective": 6.0}]},
+        )
+        assert not replay(tmp_path / "safety", claim.id, policy.environment, policy.training).reproduced
 
 
 def test_a_sensor_whose_truth_is_not_told_in_a_step_is_named(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:

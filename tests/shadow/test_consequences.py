@@ -5,15 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.errors import ConfigError
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.replay import CounterexampleReplay
 from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
 from loomrl.shadow.consequences import examine
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import decisions_along
 from loomrl.shadow.following import claims_of
+from loomrl.shadow.replay import replay
 from loomrl.types import Claim, Consequences, Verdict
-from tests.support.policies import BALANCING, back_door_folder, discrete_folder, recurrent_folder
+from tests.support.policies import BALANCING, back_door_folder, continuous_folder, discrete_folder, recurrent_folder
 
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
 VELOCITY = np.array([[-0.02, 0.02], [-0.1, 0.1], [-0.3, 0.3], [-1.0, 1.0]], dtype=np.float32)  # needs exact sensors
@@ -34,6 +39,20 @@ def limited(config: PolicyConfig, *limits: ConstraintConfig, **changes: object) 
 
 def verdicts(found: Consequences, config: PolicyConfig) -> dict[str, Claim]:
     return {claim.id.removeprefix("shadow.consequences."): claim for claim in claims_of(found, config.shadow)}
+
+
+def replayed(
+    claim: Claim, found: Consequences, config: PolicyConfig, snapshot: Path, *both: ServedPolicy
+) -> CounterexampleReplay:
+    """The counterexample of a refuted claim, played again by challenger and champion; equals do not fail in it."""
+    challenger, champion = both
+    assert claim.counterexample is not None
+    again = replay(claim, found, config, snapshot, challenger, champion)
+    assert again.reproduced, again.finding
+    assert again.seed == claim.counterexample.seed
+    assert f"seed {again.seed}" in claim.counterexample.description
+    assert not replay(claim, found, config, snapshot, champion, champion).reproduced
+    return again
 
 
 @pytest.mark.parametrize(("component", "threshold"), [(3, 1.2), (3, 1.0), (2, 0.1)], ids=["fast", "less_fast", "lean"])
@@ -71,7 +90,10 @@ def test_one_that_decides_otherwise_and_as_well_passes(
     found = examine(config, snapshot, ServedPolicy.load(discrete_folder(tmp_path, OTHER), "2"), champion)
     assert found.num_disagreements > 0.05 * found.num_decisions
     assert found.num_continued > 0
-    assert all(claim.verdict is Verdict.SUPPORTED for claim in claims_of(found, config.shadow)), found
+    claims = claims_of(found, config.shadow)
+    assert all(claim.verdict is Verdict.SUPPORTED for claim in claims), found
+    with pytest.raises(ConfigError, match="has no counterexample to replay"):
+        replay(claims[0], found, config, snapshot, champion, champion)
     assert found == examine(config, snapshot, ServedPolicy.load(tmp_path, "2"), champion), "it repeats itself"
 
 
@@ -84,6 +106,13 @@ def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_retu
     assert {claim.verdict for claim in claims.values()} == {Verdict.REFUTED}
     assert found.limits[0].num_violating >= found.num_episodes - 2, "a draw near the end of an episode has no time to"
     assert claims["pole_stays_up"].bound is not None
+    for claim in claims.values():
+        replayed(claim, found, config, snapshot, ServedPolicy.load(tmp_path, "2"), champion)
+    kept = found.counterexamples["shadow.consequences.disturbed"]
+    again = replayed(claims["disturbed"], found, config, snapshot, ServedPolicy.load(tmp_path, "2"), champion)
+    assert (
+        f"from step {kept.step} on, the challenger comes to a return of {kept.challenger_return:.6g}" in again.finding
+    )
 
 
 def test_without_a_limit_the_report_says_so_and_the_claim_supports_nothing(
@@ -154,6 +183,7 @@ def test_one_that_bears_less_noise_of_the_sensors_is_refused_by_it_and_the_episo
     assert found.noisy.deviations == found.noisy.withstood / 2 > 0, "half of what the champion withstands"
     assert claims["noise"].verdict is Verdict.REFUTED, claims["noise"].finding
     assert f"seed {found.noisy.seed}" in claims["noise"].finding
+    replayed(claims["noise"], found, config, snapshot, nervous, champion)
     kept = [name for name, claim in claims.items() if claim.verdict is Verdict.SUPPORTED]
     assert "pole_stays_up" in kept, "where sensors are exact it keeps the limit"
 
@@ -203,6 +233,40 @@ def test_whole_episodes_that_earn_less_refuse_and_equals_do_not(
     relaxed = config.model_copy(update={"promotion": asked_nothing})
     falls = verdicts(examine(relaxed, snapshot, loaded(tmp_path / "c", -BALANCING), champion), relaxed)["whole"]
     assert (falls.verdict, falls.mandatory) == (Verdict.REFUTED, False)
+
+
+SHAKY_WORLD = """
+import gymnasium, numpy as np
+
+class Noise(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 20
+        return self._seen(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self._seen(), 1.0, False, self.left == 0, {}
+
+    def _seen(self):
+        return self.np_random.normal(size=4).astype(np.float32)
+"""
+
+
+def test_actions_that_move_farther_are_refused_and_the_episode_moves_as_far_again(
+    config: PolicyConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "shaky.py").write_text(SHAKY_WORLD)
+    snapshot = tmp_path / "snapshot"
+    take_snapshot(EnvironmentConfig(id="Noise", entry_point="shaky:Noise", path="."), tmp_path, snapshot)
+    calm, shaken = (ServedPolicy.load(continuous_folder(tmp_path / f"gain {gain}", gain), "1") for gain in (0.01, 5.0))
+    found = examine(config, snapshot, shaken, calm)
+    claim = verdicts(found, config)["travel"]
+    assert claim.verdict is Verdict.REFUTED, claim.finding
+    assert "actions move" in replayed(claim, found, config, snapshot, shaken, calm).finding
 
 
 def loaded(folder: Path, weights: np.ndarray) -> ServedPolicy:

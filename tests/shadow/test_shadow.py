@@ -1,18 +1,25 @@
 """The shadow stage end to end: real servers, real episodes, planted challengers."""
 
+import json
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from loomrl.cli.promotion import app as policy_commands
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.runs.config import PolicyConfig
+from loomrl.runs.stages import Folders
 from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.process import ServerProcess
+from loomrl.shadow.following import counterexample
 from loomrl.shadow.shadow import run_shadow
 from loomrl.shadow.traffic import drive
 from loomrl.storage.registry import CHALLENGER, PolicyVersion, Registry
-from loomrl.types import Claim, ShadowReport, Verdict
+from loomrl.storage.run_record import RunRecord, now, run_folder, write_run
+from loomrl.types import Bound, Claim, PromotionDecision, ShadowReport, Verdict
 from tests.support.champions import make_champion
 
 Versions = dict[str, PolicyVersion]
@@ -67,6 +74,54 @@ def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_conf
     assert refuted.bound.measured < refuted.bound.limit
     assert report.agreement is not None
     assert report.agreement.estimate < 0.05
+    not_worse = Claim(
+        id="not_worse",
+        stage="promotion",
+        statement="worse",
+        mandatory=True,
+        method="",
+        verdict=Verdict.REFUTED,
+        bound=Bound(kind="lower", measured=-400.0, limit=-25.0),
+        counterexample=counterexample(config.shadow.first_seed, "it falls"),
+    )
+    keep_run(config, snapshot, report, not_worse)
+    shown = [one for one in report.claims if one.counterexample is not None]
+    assert {one.id.rpartition(".")[2] for one in shown} >= {"return", "disturbed", "whole"}
+    reference = f"cartpole@{report.challenger_version}"
+    for one in [*shown, not_worse]:
+        assert one.counterexample is not None
+        again = CliRunner().invoke(policy_commands, ["replay", reference, one.id, "--json"])
+        assert again.exit_code == 0, again.exception
+        assert json.loads(again.stdout)["reproduced"]
+        assert one is not_worse or one.counterexample.replay_command == f"loomrl policy replay {reference} {one.id}"
+    unknown = CliRunner().invoke(policy_commands, ["replay", reference, "shadow.agreement"])
+    assert isinstance(unknown.exception, ConfigError)
+    assert "there are shadow.consequences" in str(unknown.exception)
+
+
+def keep_run(config: PolicyConfig, snapshot: Path, report: ShadowReport, rule: Claim) -> None:
+    """As a life cycle leaves it whose promotion this rule refused."""
+    decision = PromotionDecision(
+        policy="cartpole",
+        version=report.challenger_version,
+        champion_before=report.champion_version,
+        decision="refused",
+        reasons=[],
+        rules=[rule],
+        inputs_digest="",
+    )
+    record = RunRecord(
+        run_id="refused",
+        policy="cartpole",
+        state="refused",
+        started=now(),
+        config=config.model_dump(mode="json"),
+        version=report.challenger_version,
+        shadow=report,
+        decision=decision,
+    )
+    write_run(record)
+    shutil.copytree(snapshot, Folders(run_folder("refused"), "cartpole")["environment"])
 
 
 @pytest.mark.long

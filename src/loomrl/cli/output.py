@@ -1,12 +1,14 @@
 """How commands show what they found: a table for people, one document for programs."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from loomrl.safety.replay import CounterexampleReplay
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -29,3 +31,28 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     from loomrl.system.terminal import PlainConsole
 
     PlainConsole().print(table_of(columns, rows, title))
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document, with sorted keys."""
+    import json
+
+    typer.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def print_replayed(outcome: "CounterexampleReplay", as_json: bool) -> None:
+    """Print what came of a counterexample that was played again.
+
+    Raises:
+        ArtifactError: when the failure did not come back.
+    """
+    from loomrl.errors import ArtifactError
+
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        typer.echo(f"{outcome.claim}: {outcome.finding}")
+        if outcome.identical is not None:
+            typer.echo(f"the episode is {'identical to' if outcome.identical else 'different from'} the recorded one")
+    if not outcome.reproduced:
+        raise ArtifactError(f"the counterexample of {outcome.claim} did not fail again: {outcome.finding}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loomrl.cli.output import AsJson
+from loomrl.cli.output import AsJson, print_replayed
 
 app = typer.Typer(help="Versions of policies: who acts, why, and where they came from.", no_args_is_help=True)
 
@@ -79,6 +79,21 @@ def rollback(
     with promotion.exclusive(policy, timeout=30):
         outcome = promotion.rollback(policy, reason, by, to)
     typer.echo(outcome.message)
+
+
+@app.command()
+def replay(
+    reference: Reference,
+    claim: Annotated[str, typer.Argument(help="Id of a claim that refused it, for example not_worse.")],
+    as_json: AsJson = False,
+) -> None:
+    """Play the episode again that shows why a version was refused beside the champion. Exit code 3 when it does not."""
+    from loomrl.promotion.lineage import parse_version
+    from loomrl.promotion.replay import replay_refusal
+    from loomrl.storage.registry import Registry
+
+    registry = Registry()
+    print_replayed(replay_refusal(registry, registry.require(*parse_version(reference)), claim), as_json)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loomrl.cli.output import AsJson, print_table
+from loomrl.cli.output import AsJson, print_json, print_replayed, print_table
 
 app = typer.Typer(help="Safety cases: show, check, replay.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ def show(case: CaseArgument, as_json: AsJson = False) -> None:
 
     found = read_case(case)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         _print_claims(found)
 
@@ -57,7 +57,7 @@ def check(
     if as_json:
         document = {"whole": not problems, "problems": problems, "evidence_files": count, "signature": signature}
         claims = None if outcome is None else outcome.to_json()["claims"]
-        _print_json(document | {"passed": found.decision.passed, "claims": claims, "not_examined_because": why_not})
+        print_json(document | {"passed": found.decision.passed, "claims": claims, "not_examined_because": why_not})
     else:
         _print_claims(found)
         typer.echo(f"{count} files of evidence examined" if kept else "the evidence lies with the run's artifacts")
@@ -145,23 +145,22 @@ def replay(
     policy: Annotated[
         Path | None, typer.Option(help="The policy's folder; by default `training` beside the case's folder.")
     ] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option(help="The evaluation's folder; by default `evaluation` beside the case's folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Play a refuted claim's counterexample again. Exit code 3 when the failure does not come back."""
-    from loomrl.errors import ArtifactError
     from loomrl.safety.case.document import case_file
     from loomrl.safety.replay import replay as play_again
 
     beside = case_file(case).resolve().parent.parent
-    outcome = play_again(case, claim, environment or beside / "environment", policy or beside / "training")
-    if as_json:
-        _print_json(outcome.to_json())
-    else:
-        typer.echo(f"{outcome.claim}: {outcome.finding}")
-        if outcome.identical is not None:
-            typer.echo(f"the episode is {'identical to' if outcome.identical else 'different from'} the recorded one")
-    if not outcome.reproduced:
-        raise ArtifactError(f"the counterexample of {claim} did not fail again: {outcome.finding}")
+    folders = (
+        environment or beside / "environment",
+        policy or beside / "training",
+        evaluation or beside / "evaluation",
+    )
+    print_replayed(play_again(case, claim, *folders), as_json)
 
 
 @app.command()
@@ -181,7 +180,7 @@ def controls(case: CaseArgument, as_json: AsJson = False) -> None:
         for one in known_controls()
     ]
     if as_json:
-        _print_json(listed)
+        print_json(listed)
         return
     rows = [[one["control"], ", ".join(one["evidence"]) or one["operation"] or "nothing"] for one in listed]
     print_table(["control", "shown by"], rows)
@@ -210,7 +209,7 @@ def checks(as_json: AsJson = False) -> None:
         for check in find_checks().values()
     ]
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     print_table(["check", "stage", "settings"], [[c["name"], c["stage"], _settings(c["settings"])] for c in found])
 
@@ -242,9 +241,3 @@ def _print_claims(case: Any) -> None:
             typer.echo(f"  replay: {claim.counterexample.replay_command}")
     typer.echo(f"{tally(case.claims)}")
     typer.echo(f"gate: {'passed' if case.decision.passed else 'blocked'}: {case.decision.reason}")
-
-
-def _print_json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))

@@ -14,19 +14,29 @@ from loomrl.promotion import envelope
 from loomrl.promotion.comparison.config import ComparisonConfig
 from loomrl.promotion.comparison.live import COST, REWARD, Difference, LiveComparison
 from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
-from loomrl.promotion.comparison.returns import compare
+from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.safety.case.tally import tally
-from loomrl.shadow.following import PREFIX
+from loomrl.shadow.following import PREFIX, counterexample
+from loomrl.shadow.replay import with_command
 from loomrl.statistics.paired_returns import judge_margin
 from loomrl.statistics.spending import short_of
 from loomrl.storage.registry import PolicyVersion
 from loomrl.system.files import canonical_json, sha256
-from loomrl.types import Bound, Claim, EvaluationReport, PolicyManifest, PromotionDecision, ShadowReport, Verdict
+from loomrl.types import (
+    Bound,
+    Claim,
+    Counterexample,
+    EvaluationReport,
+    PolicyManifest,
+    PromotionDecision,
+    ShadowReport,
+    Verdict,
+)
 
 STAGE = "promotion"
 PROMOTED, REFUSED, WAITING, UNCHANGED = "promoted", "refused", "waiting", "unchanged"
@@ -80,6 +90,7 @@ class RuleResult:
     bound: Bound | None = None
     confidence: float | None = None
     num_samples: int | None = None
+    counterexample: Counterexample | None = None
 
 
 Rule = Callable[[Inputs], RuleResult]
@@ -91,7 +102,9 @@ def decide(inputs: Inputs) -> PromotionDecision:
     What cannot be trusted or compared is a claim that is not met. An error is raised only where a file that was
     verified cannot be read: ArtifactError.
     """
-    claims = [Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))) for rule in RULES]
+    claims = [
+        with_command(Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))), inputs.version) for rule in RULES
+    ]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     return PromotionDecision(
         policy=inputs.version.policy,
@@ -238,7 +251,13 @@ def not_worse(inputs: Inputs) -> RuleResult:
         ),
         confidence=comparison.confidence,
         num_samples=comparison.num_pairs,
+        counterexample=_worst(folder, champion_folder) if comparison.verdict is Verdict.REFUTED else None,
     )
+
+
+def _worst(folder: Path, champion_folder: Path) -> Counterexample:
+    seed, lost = worst_pair(folder, champion_folder)
+    return counterexample(seed, f"the whole episode earns {lost:.4g} less")
 
 
 def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersion | None) -> bool:

@@ -32,8 +32,13 @@ class CounterexampleReplay(Document):
 
 
 @one_thread()
-def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: Path) -> CounterexampleReplay:
+def replay(
+    case_folder: Path, name: str, snapshot_folder: Path, policy_folder: Path, evaluation_folder: Path | None = None
+) -> CounterexampleReplay:
     """Play the counterexample of claim `name`. A failure that is not there any more is no error: the result says so.
+
+    A claim about records is asked again of the three stages' folders; that of the evaluation lies beside the policy's
+    where it is not given.
 
     Raises:
         ConfigError: when there is no such claim, it has no counterexample, or its check cannot play one again.
@@ -53,7 +58,8 @@ def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: P
             f"claim {name}: the check {check_name!r} offers no replay of its counterexamples in this installation; "
             "install the package it came from, or give its module a replay(failure) (docs/safety.md)"
         )
-    replayed: Replayed = play_again(_failure(case, claim, folder, snapshot_folder, policy_folder))
+    folders = (snapshot_folder, policy_folder, evaluation_folder or policy_folder.parent / "evaluation")
+    replayed: Replayed = play_again(_failure(case, claim, folder, *folders))
     return CounterexampleReplay(
         claim=claim.id,
         seed=claim.counterexample.seed,
@@ -63,7 +69,9 @@ def replay(case_folder: Path, name: str, snapshot_folder: Path, policy_folder: P
     )
 
 
-def _failure(case: SafetyCase, claim: Claim, folder: Path, snapshot_folder: Path, policy_folder: Path) -> Failure:
+def _failure(
+    case: SafetyCase, claim: Claim, folder: Path, snapshot_folder: Path, policy_folder: Path, evaluation_folder: Path
+) -> Failure:
     from loomrl.algorithms.policies.loading import load_policy
     from loomrl.algorithms.policies.policy import WEIGHTS
     from loomrl.environment.snapshots.snapshot import load_snapshot
@@ -85,6 +93,8 @@ def _failure(case: SafetyCase, claim: Claim, folder: Path, snapshot_folder: Path
         seed=claim.counterexample.seed,
         policy=load_policy(policy_folder),
         snapshot_folder=snapshot_folder,
+        policy_folder=policy_folder,
+        evaluation_folder=evaluation_folder,
         observation_space=space_from_json(snapshot.spec.observation),
         action_space=space_from_json(snapshot.spec.action),
     )

@@ -12,67 +12,34 @@ noise, less of it than the champion withstands. Whole episodes on the same seeds
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.errors import ConfigError, EnvironmentFault, GateRefused
+from loomrl.errors import ConfigError, GateRefused
 from loomrl.runs.config import PolicyConfig
-from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import violations
+from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.policy.distance import action_distance, agrees
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, SOON
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
-from loomrl.shadow.following import refuting_confidence
+from loomrl.shadow.following import PREFIX, refuting_confidence
+from loomrl.shadow.handover import Handover, broken, fails, handed_over, loses, that_fail
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
 from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, WholeEpisodes
 
 _RANDOM_EPISODES = 32
-_LOST = 0.5  # of what the champion earns above random actions: an episode that loses more has failed
 _WITHSTOOD = 1  # most pilot episodes with a burst, or noise, in which the champion may fail
 _SHORTEST = 8  # steps of an episode that can be disturbed
-_MOST_SHOWN, _MOST_NUMBERS = 10, 32
-
-
-@dataclass(frozen=True)
-class Handover:
-    """An episode of the champion and the same one with the challenger in charge from `step` on.
-
-    `weight` is that of what follows, for a mean over the episode's disagreements. `disturbed` says in words how the
-    episode was disturbed before, and is empty where it was not.
-    """
-
-    champion: Episode
-    challenger: Episode
-    step: int  # number of steps that are equal in both
-    weight: float = 1.0  # of what follows, for a mean over the episode's disagreements
-    disturbed: str = ""
-
-    @property
-    def difference(self) -> float:
-        """Return of the challenger's episode - the champion's."""
-        return self.challenger.episode_return - self.champion.episode_return
-
-    def excess(self, limit: ConstraintConfig, within: int | None = None) -> float:
-        """By how much more the challenger's episode breaks the limit than the champion's, from the step on; at least 0.
-
-        With `within`, only so many steps from it on count. It is 0 or 1 for `per: episode`, else a difference of shares
-        of steps. What is known when an episode ends counts whenever that is.
-
-        Raises:
-            ConfigError: when the episodes have no such quantity.
-        """
-        until = None if within is None else self.step + within
-        champion, challenger = (_broken(limit, one, self.step, until) for one in (self.champion, self.challenger))
-        return max(0.0, challenger - champion)
+_MOST_SHOWN = 10
+_DIFFERENCE = attrgetter("difference")
 
 
 def examine(
@@ -128,7 +95,7 @@ class _Examination:
         num_decisions = sum(episode.length for episode in self.episodes)
         found = Consequences(examined=True, num_episodes=len(self.episodes), num_decisions=num_decisions)
         if self.champion is None:
-            counted = [(limit, [_broken(limit, one, 0) for one in self.episodes]) for limit in self.limits]
+            counted = [(limit, [broken(limit, one, 0) for one in self.episodes]) for limit in self.limits]
             return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
@@ -137,7 +104,7 @@ class _Examination:
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
         pairs = [Handover(*both, step=0) for both in zip(self.episodes, alone, strict=True)]
-        shown = [*(one for one in drawn if one is not None), *disturbed, *under_noise]
+        followed = [one for one in drawn if one is not None]
         return found.model_copy(
             update={
                 "num_disagreements": num_disagreements,
@@ -159,7 +126,8 @@ class _Examination:
                     self.challenger, alone, self.episodes, self.settings.max_travel_ratio, self.refuting
                 ),
                 "noisy": noisy,
-                "worst": self._worst([*shown, min(pairs, key=lambda one: one.difference)]),
+                "worst": self._worst([*followed, *disturbed, *under_noise, min(pairs, key=_DIFFERENCE)]),
+                "counterexamples": self._counterexamples(followed, failed, under_noise),
             }
         )
 
@@ -181,7 +149,7 @@ class _Examination:
         played = self.continuations.play(self.challenger, [episode.seed for episode in chosen], given)
         handovers: list[Handover | None] = [None] * len(self.episodes)
         for (index, step, weight), episode in zip(picked, played, strict=True):
-            handovers[index] = _handed_over(self.episodes[index], episode, step, weight=weight)
+            handovers[index] = handed_over(self.episodes[index], episode, step, weight=weight)
         return total, handovers
 
     def _draw(
@@ -226,7 +194,7 @@ class _Examination:
         given = [played[index].action[: _end(bursts[index])] for index in kept]
         after = self.continuations.play(self.challenger, [seeds[index] for index in kept], given)
         return [
-            _handed_over(played[index], one, _end(bursts[index]), disturbed=_described(bursts[index]))
+            handed_over(played[index], one, _end(bursts[index]), held=bursts[index][1][0], held_steps=burst)
             for index, one in zip(kept, after, strict=True)
         ], burst, ""  # fmt: skip
 
@@ -242,23 +210,14 @@ class _Examination:
     def _stands(self, episode: Episode, burst: tuple[int, NDArray[Any]]) -> bool:
         """Whether the champion's episode goes on after the burst, earns as usual and keeps the limits."""
         end = _end(burst)
-        if episode.length <= end or self._loses(episode.episode_return - _mean_return(self.episodes)):
-            return False
-        return not any(_broken(limit, episode, end) for limit in self._per_episode)
+        return episode.length > end and self._holds(episode, end)
 
     def _fails(self, handover: Handover, within: int) -> bool:
         """Whether the challenger loses much of what the champion earned, or soon breaks a limit that it kept.
 
         What comes later is no answer to the disturbance: policies that drift by nature would be blamed for it.
         """
-        return self._loses(handover.difference) or any(handover.excess(limit, within) for limit in self._per_episode)
-
-    def _loses(self, difference: float) -> bool:
-        return self.scale > 0 and difference < -_LOST * self.scale
-
-    @property
-    def _per_episode(self) -> list[ConstraintConfig]:
-        return [limit for limit in self.limits if limit.per == "episode" and limit.mandatory]
+        return fails(handover, self.limits, self.scale, within)
 
     # --- whole episodes ---
 
@@ -293,16 +252,16 @@ class _Examination:
         kept = [index for index, episode in enumerate(played) if self._holds(episode)]
         seeds = [self.noisy[index] for index in kept]
         others = self.continuations.play(self.challenger, seeds, noise=noise[: len(seeds)])
-        told = f"noise of {deviations:g} deviations on what is observed"
-        both = [_handed_over(played[index], one, 0, disturbed=told) for index, one in zip(kept, others, strict=True)]
-        failed = [one for one in both if self._loses(one.difference) or any(map(one.excess, self._per_episode))]
-        worst = min(failed, key=lambda one: one.difference, default=None)
+        both = [handed_over(played[index], one, 0, noise=deviations) for index, one in zip(kept, others, strict=True)]
+        failed = [one for one in both if fails(one, self.limits, self.scale)]
+        worst = min(failed, key=_DIFFERENCE, default=None)
         found = Noisy(
             deviations=deviations,
             withstood=withstood,
             num_episodes=len(both),
             num_failed=len(failed),
             seed=None if worst is None else worst.champion.seed,
+            unit=unit.ravel().tolist() if failed else [],
         )
         return found, failed
 
@@ -313,19 +272,34 @@ class _Examination:
         stood = np.reshape([self._holds(one) for one in played], (len(NOISES), PILOT_EPISODES))
         return _longest(NOISES, stood)
 
-    def _holds(self, episode: Episode) -> bool:
-        """Whether the champion's episode earns as usual and keeps the limits."""
-        usual = not self._loses(episode.episode_return - _mean_return(self.episodes))
-        return usual and not any(_broken(limit, episode, 0) for limit in self._per_episode)
+    def _holds(self, episode: Episode, step: int = 0) -> bool:
+        """Whether the champion's episode earns as usual and, from the step on, keeps the limits."""
+        if loses(episode.episode_return - _mean_return(self.episodes), self.scale):
+            return False
+        return not any(broken(limit, episode, step) for limit in that_fail(self.limits))
 
     # --- what is shown ---
 
     def _worst(self, handovers: Sequence[Handover]) -> list[Continuation]:
         """Those after which limits were broken, or most was lost."""
-        broken = [[limit.name for limit in self.limits if one.excess(limit) > 0] for one in handovers]
-        order = sorted(range(len(handovers)), key=lambda index: (handovers[index].difference, -len(broken[index])))
-        bad = [index for index in order if broken[index] or handovers[index].difference < 0][:_MOST_SHOWN]
-        return [_shown(handovers[index], broken[index]) for index in bad]
+        shown = [self._shown(one) for one in sorted(handovers, key=_DIFFERENCE)]
+        bad = [one for one in shown if one.violated or one.challenger_return < one.champion_return]
+        return bad[:_MOST_SHOWN]
+
+    def _counterexamples(
+        self, followed: Sequence[Handover], failed: Sequence[Handover], under_noise: Sequence[Handover]
+    ) -> dict[str, Continuation]:
+        """For each claim about them the handover that shows its failure worst, if any does."""
+        worst = {limit.name: max(followed, key=methodcaller("excess", limit), default=None) for limit in self.limits}
+        lost = {"return": followed, "disturbed": failed, "noise": under_noise}
+        worst |= {name: min(found, key=_DIFFERENCE, default=None) for name, found in lost.items()}
+        return {f"{PREFIX}.{name}": self._shown(one) for name, one in worst.items() if one is not None}
+
+    def _broken(self, handover: Handover) -> list[str]:
+        return [limit.name for limit in self.limits if handover.excess(limit) > 0]
+
+    def _shown(self, handover: Handover) -> Continuation:
+        return handover.shown(self._broken(handover))
 
 
 class _Disturbing:
@@ -345,15 +319,6 @@ class _Disturbing:
         ]
 
 
-def _handed_over(champion: Episode, challenger: Episode, step: int, **more: Any) -> Handover:
-    if not np.array_equal(champion.obs[: step + 1], challenger.obs[: step + 1]):
-        raise EnvironmentFault(
-            f"the episode with seed {champion.seed} does not repeat: equal actions led to other observations "
-            f"before step {step}; take the snapshot again, which says why"
-        )
-    return Handover(champion, challenger, step, **more)
-
-
 def _longest(tried: Sequence[float], stood: NDArray[np.bool_]) -> float:
     """The last of what was tried that the champion withstood, (N, pilot episodes), as all before; 0 where none."""
     longest = 0.0
@@ -366,42 +331,6 @@ def _longest(tried: Sequence[float], stood: NDArray[np.bool_]) -> float:
 
 def _end(burst: tuple[int, NDArray[Any]]) -> int:
     return burst[0] + len(burst[1])
-
-
-def _described(burst: tuple[int, NDArray[Any]]) -> str:
-    first, actions = burst
-    return f"action {_listed(actions[0])} held for {len(actions)} steps from step {first} on"
-
-
-def _broken(limit: ConstraintConfig, episode: Episode, step: int, until: int | None = None) -> float:
-    """How far an episode breaks a limit from a step on: 0 or 1 for `per: episode`, else the share of its steps.
-
-    What is known when the episode ends counts whenever that is.
-    """
-    marks = violations(limit, episode)
-    if limit.quantity not in EPISODE_QUANTITIES:
-        marks = marks[step:until]
-    if not len(marks):
-        return 0.0
-    return float(marks.any()) if limit.per == "episode" else float(marks.mean())
-
-
-def _shown(one: Handover, broken: list[str]) -> Continuation:
-    return Continuation(
-        seed=one.champion.seed,
-        step=one.step,
-        observation=np.asarray(one.champion.obs[one.step], np.float64).ravel()[:_MOST_NUMBERS].tolist(),
-        champion_action=_listed(one.champion.action[one.step]),
-        challenger_action=_listed(one.challenger.action[one.step]),
-        champion_return=one.champion.episode_return,
-        challenger_return=one.challenger.episode_return,
-        violated=broken,
-        disturbed=one.disturbed,
-    )
-
-
-def _listed(action: Any) -> Any:
-    return np.asarray(action).tolist()
 
 
 def _returns(episodes: Sequence[Episode]) -> Floats:

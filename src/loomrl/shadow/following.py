@@ -5,7 +5,17 @@ from functools import partial
 from loomrl.serving.policy.distance import ALIKE
 from loomrl.shadow.config import NOISE_MARGIN, SOON, ConsequencesConfig, ShadowConfig
 from loomrl.statistics.clustered import rate_over_units
-from loomrl.types import Bound, Claim, Consequences, LimitFollowed, Noisy, Travel, Verdict, WholeEpisodes
+from loomrl.types import (
+    Bound,
+    Claim,
+    Consequences,
+    Counterexample,
+    LimitFollowed,
+    Noisy,
+    Travel,
+    Verdict,
+    WholeEpisodes,
+)
 
 PREFIX = "shadow.consequences"
 _EPISODES = "reset seeds give independent episodes of the environment the policy will act in"
@@ -44,7 +54,32 @@ def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
     if found.noisy is not None:
         claims.append(_noisy(found.noisy, len(found.limits), config))
     assumed = [_EPISODES, *([_SNAPSHOT] if config.traffic == "live" else [])]
-    return [claim.model_copy(update={"confidence": config.confidence, "assumptions": assumed}) for claim in claims]
+    shared = {"confidence": config.confidence, "assumptions": assumed}
+    return [claim.model_copy(update={**shared, "counterexample": _shown(claim, found)}) for claim in claims]
+
+
+def _shown(claim: Claim, found: Consequences) -> Counterexample | None:
+    """The episode that shows a refuted claim's failure worst, where both versions play."""
+    if claim.verdict is not Verdict.REFUTED:
+        return None
+    if found.whole is not None and claim.id == f"{PREFIX}.whole":
+        return counterexample(found.whole.seed, f"the whole episode earns {found.whole.lost:.4g} less")
+    if found.travel is not None and claim.id == f"{PREFIX}.travel":
+        return counterexample(found.travel.seed, "actions move farthest in this episode")
+    if (state := found.counterexamples.get(claim.id)) is None:
+        return None
+    where = state.disturbed or ("nothing disturbed it" if state.step else "from the beginning")
+    broken = f"; it breaks {', '.join(state.violated)}" if state.violated else ""
+    return counterexample(
+        state.seed,
+        f"from step {state.step} on ({where}) it comes to a return of {state.challenger_return:.6g}, the champion to "
+        f"{state.champion_return:.6g}{broken}",
+    )
+
+
+def counterexample(seed: int, what: str) -> Counterexample:
+    """An episode in which a challenger fails beside the champion; who knows the version adds the command."""
+    return Counterexample(description=f"seed {seed}: {what}", seed=seed, evidence=None, replay_command=None)
 
 
 def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConfig) -> Claim:

@@ -81,8 +81,8 @@ def compare_travel(
     """
     if policy.chooses:
         return None
-    moved, before = (np.array([_travel(policy, one) for one in group]) for group in (challenger, champion))
-    allowed = np.maximum(max_ratio * before, ALIKE)
+    moved, before = (np.array([travel(policy, one) for one in group]) for group in (challenger, champion))
+    allowed = allowed_travel(before, max_ratio)
     excess = mean_over_units(moved - allowed, confidence)
     assert excess is not None, "shadow plays two episodes at least"
     return Travel(
@@ -94,7 +94,12 @@ def compare_travel(
     )
 
 
-def _travel(policy: ServedPolicy, episode: Episode) -> float:
-    """The mean distance of an action from the one before; 0 in an episode of one step."""
+def allowed_travel(champion: Floats, max_ratio: float) -> Floats:
+    """How far the challenger's actions may move, by how far the champion's do in the same episodes."""
+    return np.maximum(max_ratio * champion, ALIKE)
+
+
+def travel(policy: ServedPolicy, episode: Episode) -> float:
+    """The mean distance of an action from the one before, in halves of their range; 0 in an episode of one step."""
     moved = action_distance(episode.action[1:], episode.action[:-1], policy)
     return float(moved.mean()) if len(moved) else 0.0

@@ -44,6 +44,18 @@ def compare(challenger: Path, champion: Path, config: "PromotionConfig") -> Retu
     )
 
 
+def worst_pair(challenger: Path, champion: Path) -> tuple[int, float]:
+    """The champion's seed on which the challenger earned least beside it, and how much less.
+
+    Raises:
+        ArtifactError: when episodes are missing or not finite.
+    """
+    first, second = read_returns(challenger), read_returns(champion)
+    lost = {seed: second[seed] - first[seed] for seed in sorted(second)}
+    seed = max(lost, key=lambda seed: lost[seed])
+    return seed, lost[seed]
+
+
 def read_returns(folder: Path) -> dict[int, float]:
     """Seed -> return of the episodes a version keeps.
 

@@ -28,6 +28,8 @@ class Failure:
     seed: int | None  # the episode's, where the counterexample is one
     policy: Any
     snapshot_folder: Path
+    policy_folder: Path
+    evaluation_folder: Path
     observation_space: Any
     action_space: Any
 

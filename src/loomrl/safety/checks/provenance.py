@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from loomrl.errors import LoomRLError
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
 from loomrl.evaluation.evaluate import REPORT
+from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import PROVENANCE, CheckConfig, Context, Scope
 from loomrl.system.files import SUMS, sha256_file, verify_sums
 from loomrl.types import Bound, Claim, ClaimLabel, EvaluationReport, LabelKind, TrainingReport, Verdict
@@ -22,6 +24,22 @@ class ProvenanceConfig(CheckConfig):
 Config = ProvenanceConfig  # as all plug-ins of this kind name it
 
 
+_STATEMENTS = {
+    "files": "every file of the examined stages has the digest in its stage's manifest",
+    "policy": "training, evaluation and this case are about the same policy weights",
+    "snapshot": "training, evaluation and this case are about the same environment snapshot",
+    "evaluation_data": "the evaluation data passed the data gate",
+}
+
+
+class _Folders(NamedTuple):
+    """What the stages before this one left."""
+
+    environment: Path
+    evaluation: Path
+    training: Path
+
+
 class Mismatch(Exception):
     """Raised inside the check where two digests differ, or a gate had failed: the claim is refuted."""
 
@@ -36,13 +54,20 @@ def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:  # noqa:
     Raises:
         ArtifactError: when a report of training or evaluation, or the policy's weights, cannot be read.
     """
-    examined: list[tuple[str, str, Callable[[Context], str]]] = [
-        ("files", "every file of the examined stages has the digest in its stage's manifest", _files),
-        ("policy", "training, evaluation and this case are about the same policy weights", _policy),
-        ("snapshot", "training, evaluation and this case are about the same environment snapshot", _snapshot),
-        ("evaluation_data", "the evaluation data passed the data gate", _evaluation_data),
-    ]
-    return [_claim(context, *each) for each in examined]
+    assert context.policy_folder is not None, "provenance is not a local check"
+    folders = _Folders(context.snapshot_folder, context.evaluation_folder, context.policy_folder)
+    return [_claim(context, folders, name, statement) for name, statement in _STATEMENTS.items()]
+
+
+def replay(failure: Failure) -> Replayed:
+    """Compare the records again: reproduced where they contradict each other again.
+
+    Raises:
+        ArtifactError: when a report of training or evaluation cannot be read.
+    """
+    folders = _Folders(failure.snapshot_folder, failure.evaluation_folder, failure.policy_folder)
+    verdict, finding = _compared(failure.claim.id.removeprefix(f"{NAME}."), folders)
+    return Replayed(reproduced=verdict is Verdict.REFUTED, finding=finding)
 
 
 def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
@@ -54,37 +79,41 @@ def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a 
     )
 
 
-def _claim(context: Context, name: str, statement: str, test: Callable[[Context], str]) -> Claim:
-    verdict, mismatches = Verdict.PROVED, 0
-    try:
-        finding = test(context)
-    except Mismatch as mismatch:
-        verdict, finding, mismatches = Verdict.REFUTED, str(mismatch), 1
-    except Unknown as unknown:
-        verdict, finding = Verdict.UNDECIDED, str(unknown)
+def _claim(context: Context, folders: _Folders, name: str, statement: str) -> Claim:
+    verdict, finding = _compared(name, folders)
+    refuted = verdict is Verdict.REFUTED
     return context.claim(
         {"kind": NAME, "finding": finding},
         name,
+        failure=finding if refuted else None,
         statement=statement,
         method="SHA-256 computed again and compared",
         verdict=verdict,
         assumptions=["SHA-256 has no known collisions"],
-        bound=Bound(kind="count", measured=mismatches, limit=0, unit="mismatches"),
+        bound=Bound(kind="count", measured=int(refuted), limit=0, unit="mismatches"),
         finding=finding,
         label=ClaimLabel(kind=LabelKind.RECORD, reason="it compares what the stages of the same run wrote"),
     )
 
 
-def _files(context: Context) -> str:
-    folders = _folders(context)
-    for stage, folder in folders.items():
+def _compared(name: str, folders: _Folders) -> tuple[Verdict, str]:
+    try:
+        return Verdict.PROVED, _TESTS[name](folders)
+    except Mismatch as mismatch:
+        return Verdict.REFUTED, str(mismatch)
+    except Unknown as unknown:
+        return Verdict.UNDECIDED, str(unknown)
+
+
+def _files(folders: _Folders) -> str:
+    for stage, folder in folders._asdict().items():
         if not (folder / SUMS).is_file():
             raise Unknown(f"{stage} has no {SUMS}; run the stage with `python -m loomrl.runs.stages`, which writes it")
         try:
             verify_sums(folder)
         except LoomRLError as error:
             raise Mismatch(f"{stage}: {_relative(str(error), folder)}") from error
-    return f"{SUMS} of {', '.join(folders)} hold"
+    return f"{SUMS} of {', '.join(folders._fields)} hold"
 
 
 def _relative(message: str, folder: Path) -> str:
@@ -92,40 +121,36 @@ def _relative(message: str, folder: Path) -> str:
     return message.replace(f"{folder}/", "").replace(str(folder), folder.name)
 
 
-def _policy(context: Context) -> str:
+def _policy(folders: _Folders) -> str:
     from loomrl.algorithms.policies.policy import WEIGHTS
 
-    return _named_alike(context, "policy", sha256_file(_folders(context)["training"] / WEIGHTS), "the weights are")
+    return _named_alike(folders, "policy", sha256_file(folders.training / WEIGHTS), "the weights are")
 
 
-def _snapshot(context: Context) -> str:
+def _snapshot(folders: _Folders) -> str:
     from loomrl.environment.snapshots.snapshot import load_snapshot
 
-    return _named_alike(context, "snapshot", load_snapshot(context.snapshot_folder).digest, "the snapshot is")
+    return _named_alike(folders, "snapshot", load_snapshot(folders.environment).digest, "the snapshot is")
 
 
-def _named_alike(context: Context, what: str, digest: str, itself: str) -> str:
+def _named_alike(folders: _Folders, what: str, digest: str, itself: str) -> str:
     """The reports of training and evaluation name this digest; raises `Mismatch` where one does not."""
-    training = TrainingReport.read(_folders(context)["training"] / "training.json")
-    evaluation = EvaluationReport.read(context.evaluation_folder / REPORT)
+    training = TrainingReport.read(folders.training / "training.json")
+    evaluation = EvaluationReport.read(folders.evaluation / REPORT)
     for name, report in (("training", training), ("evaluation", evaluation)):
         if (found := getattr(report, f"{what}_digest")) != digest:
             raise Mismatch(f"the {name} report names {what} {found}, {itself} {digest}")
     return f"{what} {digest}"
 
 
-def _evaluation_data(context: Context) -> str:
-    validation = DataValidation.read(context.evaluation_folder / VALIDATION)
-    report = EvaluationReport.read(context.evaluation_folder / REPORT)
+def _evaluation_data(folders: _Folders) -> str:
+    validation = DataValidation.read(folders.evaluation / VALIDATION)
+    report = EvaluationReport.read(folders.evaluation / REPORT)
     if not (validation.success and report.data_valid):
         raise Mismatch(f"{validation.num_failed} of {validation.num_expectations} expectations failed")
     return f"all {validation.num_expectations} expectations hold"
 
 
-def _folders(context: Context) -> dict[str, Path]:
-    assert context.policy_folder is not None, "provenance is not a local check"
-    return {
-        "environment": context.snapshot_folder,
-        "evaluation": context.evaluation_folder,
-        "training": context.policy_folder,
-    }
+_TESTS: dict[str, Callable[[_Folders], str]] = {
+    "files": _files, "policy": _policy, "snapshot": _snapshot, "evaluation_data": _evaluation_data,
+}  # fmt: skip

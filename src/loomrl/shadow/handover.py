@@ -1,0 +1,157 @@
+"""One episode twice: as the champion plays it, and with the challenger in charge from a step on; and how to come there
+again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loomrl.errors import EnvironmentFault
+from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
+from loomrl.safety.constraints import violations
+from loomrl.serving.policy.model import ServedPolicy
+from loomrl.shadow.continuations import Continuations
+from loomrl.types import Continuation, Episode
+
+_MOST_NUMBERS = 32
+_LOST = 0.5  # of what the champion earns above random actions: an episode that loses more has failed
+
+
+@dataclass(frozen=True)
+class Handover:
+    """An episode of the champion and the same one with the challenger in charge from `step` on.
+
+    `weight` is that of what follows, for a mean over the episode's disagreements. Before the step another action may
+    have been `held` for `held_steps` steps, and what both observe may be off by `noise` deviations.
+    """
+
+    champion: Episode
+    challenger: Episode
+    step: int  # number of steps that are equal in both
+    weight: float = 1.0  # of what follows, for a mean over the episode's disagreements
+    held: NDArray[Any] | None = None  # (*action)
+    held_steps: int = 0
+    noise: float = 0.0  # deviations of what the champion observes
+
+    @property
+    def difference(self) -> float:
+        """Return of the challenger's episode - the champion's."""
+        return self.challenger.episode_return - self.champion.episode_return
+
+    @property
+    def disturbed(self) -> str:
+        """How the episode was disturbed before the step, in words; empty where it was not."""
+        if self.held is not None:
+            first = self.step - self.held_steps
+            return f"action {np.asarray(self.held).tolist()} held for {self.held_steps} steps from step {first} on"
+        return f"noise of {self.noise:g} deviations on what is observed" if self.noise else ""
+
+    def excess(self, limit: ConstraintConfig, within: int | None = None) -> float:
+        """By how much more the challenger's episode breaks the limit than the champion's, from the step on; at least 0.
+
+        With `within`, only so many steps from it on count. It is 0 or 1 for `per: episode`, else a difference of shares
+        of steps. What is known when an episode ends counts whenever that is.
+
+        Raises:
+            ConfigError: when the episodes have no such quantity.
+        """
+        until = None if within is None else self.step + within
+        champion, challenger = (broken(limit, one, self.step, until) for one in (self.champion, self.challenger))
+        return max(0.0, challenger - champion)
+
+    def shown(self, violated: list[str]) -> Continuation:
+        """What a report keeps of it; `violated` names the limits that the challenger broke."""
+        champion, challenger, step = self.champion, self.challenger, self.step
+        return Continuation(
+            seed=champion.seed,
+            step=step,
+            observation=np.asarray(champion.obs[step], np.float64).ravel()[:_MOST_NUMBERS].tolist(),
+            champion_action=np.asarray(champion.action[step]).tolist(),
+            challenger_action=np.asarray(challenger.action[step]).tolist(),
+            champion_return=champion.episode_return,
+            challenger_return=challenger.episode_return,
+            violated=violated,
+            disturbed=self.disturbed,
+            held=None if self.held is None else np.asarray(self.held).tolist(),
+            held_steps=self.held_steps,
+            noise=self.noise,
+        )
+
+
+def handed_over(champion: Episode, challenger: Episode, step: int, **more: Any) -> Handover:
+    """A `Handover` of two episodes, which must be equal up to the step; `more` are its other fields.
+
+    Raises:
+        EnvironmentFault: where they are not.
+    """
+    if not np.array_equal(champion.obs[: step + 1], challenger.obs[: step + 1]):
+        raise EnvironmentFault(
+            f"the episode with seed {champion.seed} does not repeat: equal actions led to other observations "
+            f"before step {step}; take the snapshot again, which says why"
+        )
+    return Handover(champion, challenger, step, **more)
+
+
+def played_again(
+    state: Continuation,
+    unit: NDArray[np.float64] | None,
+    continuations: Continuations,
+    challenger: ServedPolicy,
+    champion: ServedPolicy,
+) -> Handover:
+    """Both play the episode of a report again; `unit` (*obs) is a deviation of what is observed, where there was noise.
+
+    Raises:
+        GateRefused: where a version has no answer to an observation.
+        EnvironmentFault: where the environment breaks its API, or the episode does not repeat.
+        ArtifactError: where the snapshot was changed.
+        ConfigError: where a package that the environment needs is missing.
+    """
+    if state.noise:
+        assert unit is not None, "noise comes with its unit"
+        noise = [state.noise * unit]
+        (first,) = continuations.play(champion, [state.seed], noise=noise)
+        (second,) = continuations.play(challenger, [state.seed], noise=noise)
+        return handed_over(first, second, 0, noise=state.noise)
+    bursts, held = None, None
+    if state.held_steps:
+        held = np.asarray(state.held)
+        bursts = [(state.step - state.held_steps, np.stack([held] * state.held_steps))]
+    (first,) = continuations.play(champion, [state.seed], bursts=bursts)
+    (second,) = continuations.play(challenger, [state.seed], [first.action[: state.step]])
+    return handed_over(first, second, state.step, held=held, held_steps=state.held_steps)
+
+
+def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float, within: int | None = None) -> bool:
+    """Whether the challenger loses much of what the champion earns above random actions, `scale`, or breaks a limit
+    that the champion kept; with `within`, so many steps after the handover."""
+    return loses(handover.difference, scale) or any(handover.excess(limit, within) for limit in that_fail(limits))
+
+
+def loses(difference: float, scale: float) -> bool:
+    """Whether a difference of returns is more than half of what the champion earns above random actions."""
+    return scale > 0 and difference < -_LOST * scale
+
+
+def that_fail(limits: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
+    """The limits of which one violation makes an episode a failure."""
+    return [limit for limit in limits if limit.per == "episode" and limit.mandatory]
+
+
+def broken(limit: ConstraintConfig, episode: Episode, step: int, until: int | None = None) -> float:
+    """How far an episode breaks a limit from a step on: 0 or 1 for `per: episode`, else the share of its steps.
+
+    What is known when the episode ends counts whenever that is.
+
+    Raises:
+        ConfigError: when the episode has no such quantity.
+    """
+    marks = violations(limit, episode)
+    if limit.quantity not in EPISODE_QUANTITIES:
+        marks = marks[step:until]
+    if not len(marks):
+        return 0.0
+    return float(marks.any()) if limit.per == "episode" else float(marks.mean())
