@@ -19,7 +19,7 @@ from loomrl.storage.registry import CHAMPION as ACTING
 from loomrl.storage.registry import Registry
 from loomrl.system.home import home
 from tests.support.side_by_side import dealt
-from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
+from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, decide, greedy, register_linear, write_log
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +67,17 @@ def test_tables_for_a_person_and_a_document_for_machines() -> None:
     assert "logs read: cartpole/server-0; experiments: e" in shown.output
     assert kept.off_policy.num_episodes == 300
     assert kept.off_policy.estimates[0].value == pytest.approx(0.73, abs=0.2)
+
+
+def test_agents_that_hang_are_told_with_the_setting_that_gives_them_up() -> None:
+    log_both(30)
+    assert "has not ended" not in run("cartpole", "1", "2").output
+    log = AuditLog("cartpole")
+    decide(log, "hangs", "for ever", [0.0, 0.0, 0.0, 0.0], "1", experiment="e", dealt="1", shares={"1": 0.5, "2": 0.5})
+    log.close()
+    shown = run("cartpole", "1", "2").output
+    assert "agents with an episode that has not ended: 1;" in shown
+    assert "`promotion.comparison.longest_episode_seconds` gives up" in shown
 
 
 def test_a_log_of_another_host_that_is_not_here_leaves_everything_undecided() -> None:

@@ -41,15 +41,16 @@ def compare(
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        _print(found)
+        compared = config.promotion.comparison
+        _print(found, gives_up=compared is not None and compared.longest_episode_seconds is not None)
 
 
-def _print(found: "VersionComparison") -> None:
+def _print(found: "VersionComparison", *, gives_up: bool) -> None:
     from loomrl.system.terminal import PlainConsole
 
     console, report = PlainConsole(), found.off_policy
     console.print(_live_table(found))
-    for line in _live_lines(found):
+    for line in _live_lines(found, gives_up=gives_up):
         console.print(line, highlight=False, soft_wrap=True)
     for quantity, reason in found.live.not_compared.items():
         console.print(f"{quantity} is not compared: {reason}", highlight=False)
@@ -71,9 +72,16 @@ def _live_table(found: "VersionComparison") -> "Table":
     return table_of(("quantity", "champion", "challenger", "agents", "unfinished", together, "finding"), rows, title)
 
 
-def _live_lines(found: "VersionComparison") -> list[str]:
+def _live_lines(found: "VersionComparison", *, gives_up: bool) -> list[str]:
+    """`gives_up`: whether episodes that do not end are given up some time."""
     live = found.live
     lines = [f"logs read: {', '.join(live.logs) or 'none'}; experiments: {', '.join(live.experiments) or 'none'}"]
+    waiting = max((one.num_unfinished for one in live.differences if one.differs is None), default=0)
+    if waiting and not gives_up:
+        lines.append(
+            f"agents with an episode that has not ended: {waiting}; they may keep it undecided for ever, unless "
+            "`promotion.comparison.longest_episode_seconds` gives up what lasts twice as long"
+        )
     return lines if live.refused is None else [*lines, f"nothing is claimed: {live.refused}"]
 
 
