@@ -9,6 +9,7 @@ import httpx
 import orjson
 
 from loomrl.errors import ServiceError
+from loomrl.system.http.trust import trusted
 
 CONNECTIONS = 64  # requests under way at once; more would wait in the service
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.2, 5.0  # before asking again; doubles
@@ -52,6 +53,7 @@ class ServiceConnection:
             timeout=httpx.Timeout(timeout_seconds, pool=None),
             limits=httpx.Limits(max_connections=CONNECTIONS),
             trust_env=False,
+            verify=trusted(),
         )
         self._name, self._patience_seconds, self._refused = name, patience_seconds, refused
 

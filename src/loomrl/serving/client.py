@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import ArrayLike
 
 from loomrl.errors import ConfigError, ServiceError
+from loomrl.system.http.trust import trusted
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -93,7 +94,9 @@ class PolicyClient:
 
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
-        self._http = httpx.Client(base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False)
+        self._http = httpx.Client(
+            base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False, verify=trusted()
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -249,7 +252,7 @@ class AsyncPolicyClient:
     def __init__(self, url: str, token: str | None = None, timeout_seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
         self._http = httpx.AsyncClient(
-            base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False
+            base_url=self.url, headers=_headers(token), timeout=timeout_seconds, trust_env=False, verify=trusted()
         )
 
     async def __aenter__(self) -> Self:

@@ -5,6 +5,7 @@ import httpx
 from loomrl.serving.workers.address import WorkerAddress, socket_folder, socket_path
 from loomrl.system.http.asgi import Response, Scope
 from loomrl.system.http.problems import Problem
+from loomrl.system.http.trust import trusted
 
 ENSURE = "/workers/versions"  # a route that workers alone ask
 _IDLE_SECONDS = 2.0  # a connection is kept; uvicorn closes those that are idle for 5 s
@@ -25,7 +26,11 @@ class PeerClient:
     def __init__(self, address: WorkerAddress) -> None:
         folder, limits = socket_folder(address.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
         self._clients = {
-            index: httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=socket_path(folder, index), limits=limits))
+            index: httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(
+                    uds=socket_path(folder, index), limits=limits, verify=trusted(), trust_env=False
+                )
+            )
             for index in range(address.count)
             if index != address.index
         }
