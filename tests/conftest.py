@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import ssl
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -32,6 +33,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Ray runs its workers at a low priority: beside other tests they would get no turn, and learners would seem to hang.
 os.environ.update({"RAY_worker_niceness": "0"})
+# Else each HTTP client reads a file with all roots of trust, for 0.05 s; in a folder they are looked up when needed.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = ssl.get_default_verify_paths().openssl_capath
 
 # The gate asks the same today and tomorrow.
 # A busy machine is no fault: nothing here is judged by how long it takes.

@@ -70,15 +70,19 @@ class Services:
     mlflow: int  # ports
     postgresql: str
     home: Path
+    clock: JumpingClock  # of the servers of all cases, one case after the other: they can be copies of one process
 
 
 @contextmanager
-def services(folder: Path) -> Iterator[Services]:
-    """Started, with a champion registered, and a first server's home."""
+def services(folder: Path, mlflow_database: Path | None = None) -> Iterator[Services]:
+    """Started, with a champion registered, and a first server's home; MLflow begins with this database, or an empty
+    one."""
     with ExitStack() as stack:
+        if mlflow_database is not None:
+            shutil.copy2(mlflow_database, folder / "mlflow.db")
         postgresql = stack.enter_context(running_postgresql())
         port = stack.enter_context(_mlflow(folder))
-        found = Services(folder, port, postgresql, folder / "home")
+        found = Services(folder, port, postgresql, folder / "home", JumpingClock(folder))
         uri = f"http://127.0.0.1:{port}"
         environment = {"LOOMRL_HOME": str(found.home), "MLFLOW_TRACKING_URI": uri}
         previous = {name: os.environ.get(name) for name in environment}
@@ -101,7 +105,7 @@ def services(folder: Path) -> Iterator[Services]:
 class World:
     """One case: a server of its own, on a disk of its own, that finds services by ways that can be cut."""
 
-    def __init__(self, stack: ExitStack, given: Services, faults: Sequence[str], name: str, workers: int) -> None:
+    def __init__(self, stack: ExitStack, given: Services, name: str, workers: int) -> None:
         self.folder, self.given = given.folder / name, given
         self.disk: SmallDisk = stack.enter_context(small_disk(self.folder / "disk", 64 * 2**20, 4_096))
         self.home = self.folder / "disk" / "home"
@@ -116,7 +120,8 @@ class World:
         LoomDB.open(self.database).close()
         port = int(server.rpartition(":")[2])
         self.loomdb, self.mlflow = stack.enter_context(Relay(port)), stack.enter_context(Relay(given.mlflow))
-        self.clock, self.others = (JumpingClock(self.folder / "clock", each) for each in ("own", "others"))
+        self.clock, self.others = given.clock, JumpingClock(self.folder / "clock")
+        self.clock.jump(0.0)
         self._registry: sqlite3.Connection | None = None
         other = {
             **os.environ,
@@ -131,9 +136,8 @@ class World:
             "LOOMRL_HOME": str(self.home),
             "LOOMRL_DATABASE_URL": self.database.replace(f":{port}/", f":{self.loomdb.port}/"),
             "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{self.mlflow.port}",
+            **self.clock.environment,
         }
-        if any("clock" in fault for fault in faults):
-            environment |= self.clock.environment
         self.options: dict[str, Any] = {
             "workers": workers, "server": f"orders-{workers}", "environment": environment, "rate": 1e6,
             "ready_seconds": _PATIENCE_SECONDS,
@@ -200,7 +204,7 @@ def run(given: Services, faults: Sequence[str], moments: Sequence[str], workers:
     name = "-".join((*faults, *moments, str(workers))).replace(" ", "_")
     seconds: dict[str, Any] = {}
     with ExitStack() as stack:
-        world = World(stack, given, faults, name, workers)
+        world = World(stack, given, name, workers)
         if "start" in moments:
             world.breaks(faults, "start")
         with _server(world) as server, server.client() as client:

@@ -2,16 +2,20 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.faults import __main__ as faults
 from tests.faults import orders
+from tests.support.preforked import Preforked
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[orders.Services]:
-    with orders.services(tmp_path_factory.mktemp("services")) as found:
+def services(tmp_path_factory: pytest.TempPathFactory, template_home: Path) -> Iterator[orders.Services]:
+    """Servers of the cases are copies of a process that has their clock."""
+    folder = tmp_path_factory.mktemp("services")
+    with orders.services(folder, template_home / "mlflow.db") as found, Preforked(variables=found.clock.environment):
         yield found
 
 

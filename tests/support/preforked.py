@@ -158,9 +158,12 @@ class ForkedPopen(RealPopen[Any]):
 class Preforked:
     """Within the block, what can be a copy is one: of a process that is started for the first of them."""
 
-    def __init__(self, modules: Mapping[str, Sequence[str]] = MODULES) -> None:
+    def __init__(
+        self, modules: Mapping[str, Sequence[str]] = MODULES, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """`variables` are those of the process besides this one's: what starts with the same ones is a copy."""
         self._modules = modules
-        self._begun = dict(os.environ)
+        self._begun = {**os.environ, **(variables or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
