@@ -14,8 +14,6 @@ import pytest
 
 from tests.support.projects import copy_project, copy_state, records, run, run_json, start
 
-pytestmark = pytest.mark.usefixtures("shared_prefect")
-
 CARTPOLE = ("loomrl", "run", "configs/cartpole.yaml")
 
 
@@ -81,6 +79,7 @@ def test_an_unknown_key_and_a_wrong_type_name_the_file_and_the_key(project: Path
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_an_unknown_algorithm_or_parameter_is_refused_before_anything_runs(project: Path) -> None:
     output = run(project, *CARTPOLE, "--set", "training.algorithm=ppoo", expect=2)
     assert "ppoo" in output
@@ -98,6 +97,7 @@ def test_an_unknown_environment_names_near_ones(project: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
     step = "return np.full(2, np.nan, np.float32), 0.0, False, False, {}"
     output = run(project, *add_policy(project, "broken", ENVIRONMENT.format(step=step)), expect=3)
@@ -107,6 +107,7 @@ def test_an_environment_that_breaks_the_api_is_named(project: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_reward_that_becomes_nan_in_training_stops_it_and_keeps_the_checkpoints(project: Path) -> None:
     # Of training's 4,096 steps the 1,501st is bad, after the first checkpoint.
     step = "Env.steps += self.training; return self.observe(), np.nan if Env.steps > 1500 else 1.0, False, False, {}"
@@ -119,6 +120,7 @@ def test_a_reward_that_becomes_nan_in_training_stops_it_and_keeps_the_checkpoint
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_data_the_environment_does_not_declare_makes_the_data_gate_stop_the_run(project: Path) -> None:
     # Observations wander out of the declared space, but only in evaluation's seeds: training never sees it.
     step = "return self.observe() * (3 if self.far else 1), 1.0, False, False, {}"
@@ -141,6 +143,7 @@ def test_an_unwritable_home_is_named(project: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_services_that_do_not_answer_are_named_with_the_fix(project: Path) -> None:
     output = run(project, *CARTPOLE, expect=3, PREFECT_API_URL="http://127.0.0.1:9/api")
     assert "http://127.0.0.1:9/api" in output
@@ -151,6 +154,7 @@ def test_services_that_do_not_answer_are_named_with_the_fix(project: Path) -> No
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project: Path) -> None:
     slow = "import time; time.sleep(0.0005 * self.training); return self.observe(), 1.0, False, False, {}"
     environment = ENVIRONMENT.format(step=slow).replace("super().reset(seed=seed)", KNOWS_TRAINING)
@@ -182,6 +186,7 @@ def test_a_corrupt_newest_checkpoint_is_named_and_the_one_before_it_used(project
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_tampered_snapshot_or_policy_is_noticed_and_made_again(finished: Path) -> None:
     archive = finished / "artifacts" / "cartpole" / "environment" / "source.tar"
     graph = finished / "artifacts" / "cartpole" / "export" / "policy.onnx"
@@ -196,6 +201,7 @@ def test_a_tampered_snapshot_or_policy_is_noticed_and_made_again(finished: Path)
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("shared_prefect")
 def test_a_tampered_version_in_the_registry_is_never_served(finished: Path, tmp_path: Path) -> None:
     (graph,) = (finished / ".loomrl" / "mlartifacts").rglob("policy.onnx")
     shutil.rmtree(finished / ".loomrl" / "versions", ignore_errors=True)  # copies fetched before the tampering

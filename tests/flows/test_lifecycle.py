@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from loomrl.cli.main import app
 from loomrl.system.files import sha256_file
 from tests.support.event_files import scalars
 from tests.support.prefect_api import prefect_api
@@ -227,19 +229,28 @@ def test_two_life_cycles_at_once_both_end_well(project: Path) -> None:
     assert by_seed[3]["version"] == "2"
 
 
-def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environment(project: Path) -> None:
-    lineage = json.dumps(run_json(project, "loomrl", "policy", "lineage", "cartpole@champion"))
+def lineage(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["policy", "lineage", *arguments, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_lineage_leads_from_a_decision_and_a_version_to_code_data_and_environment(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("LOOMRL_HOME", str(project / ".loomrl"))
+    of_version = lineage("cartpole@champion")
     record = records(project)[-1]
     snapshot = json.loads((project / "artifacts" / "cartpole" / "environment" / "snapshot.json").read_text())
     for fact in (record["run_id"], git(project, "rev-parse", "HEAD").strip(), snapshot["digest"]):
-        assert fact in lineage
+        assert fact in of_version
     for entry in record["stages"][:5]:
-        assert entry["lock"]["outs"][0]["md5"] in lineage
+        assert entry["lock"]["outs"][0]["md5"] in of_version
 
-    decision = decisions(project)[0]["decision_id"]
-    lineage = json.dumps(run_json(project, "loomrl", "policy", "lineage", "--decision", decision))
-    assert record["run_id"] in lineage
-    assert snapshot["digest"] in lineage
+    of_decision = lineage("--decision", decisions(project)[0]["decision_id"])
+    assert record["run_id"] in of_decision
+    assert snapshot["digest"] in of_decision
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from loomrl.storage.registry import CHALLENGER, Registry
 from tests.support.live import play
 from tests.support.policies import BALANCING
 from tests.support.prefect_api import prefect_api
-from tests.support.projects import copy_state, run, until
+from tests.support.projects import SHARED, copy_state, prefect_server, run, until
 from tests.support.simulated_logs import register_linear
 
 
@@ -29,10 +29,21 @@ def api(shared_prefect: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_degraded_champion_triggers_its_retraining_once(
-    finished_project: Path, tmp_path: Path, api: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def on_its_own_server(
+    finished_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Path, httpx.Client]]:
+    """A copy of the project, and a Prefect server for its commands: with the database of the first run, no new one."""
     project = copy_state(finished_project, tmp_path / "project")
+    with prefect_server(project / ".loomrl" / "prefect") as url, prefect_api(url) as client:
+        monkeypatch.setitem(SHARED, "PREFECT_API_URL", url)
+        yield project, client
+
+
+def test_a_degraded_champion_triggers_its_retraining_once(
+    on_its_own_server: tuple[Path, httpx.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, api = on_its_own_server
     api.post("/work_pools/", json={"name": "loomrl", "type": "process"}).raise_for_status()
     deploy = ("prefect", "--no-prompt", "deploy", "--prefect-file", "deploy/prefect.yaml", "--name", "on-degradation")
     run(project, *deploy, PREFECT_HOME=str(project / ".loomrl" / "prefect"))

@@ -160,7 +160,9 @@ def test_a_life_cycle_that_knows_secrets_leaves_none(finished_project: Path) -> 
     keys = [path for path in state if path.is_relative_to(home) and PRIVATE_KEY in path.read_bytes()]
     assert {path.parent.name for path in keys} == {"keys"}
     assert {path.stat().st_mode & 0o077 for path in keys} == {0}
-    assert suspicious_lines(path for path in state if path.parts[-3] == "runs" or "artifacts" in path.parts) == []
+    kept = [path for path in state if path.parts[-3] == "runs" or "artifacts" in path.parts]
+    once = {(path.name, path.read_bytes()): path for path in kept}  # most of it lies there three times
+    assert suspicious_lines(once.values()) == []
 
 
 def test_what_was_left_out_of_the_record_is_named(finished_project: Path) -> None:
