@@ -12,7 +12,8 @@ from tests.support.projects import until
 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
 # Chromium keeps pages from reaching this machine's servers; other browsers do not, and a server must not rely on it.
-UNPROTECTED = "--disable-features=LocalNetworkAccessChecks"
+# Each window's address bar has two pages of its own, which take more processor time than what a test does in it.
+UNPROTECTED = "--disable-features=LocalNetworkAccessChecks,WebUIOmniboxPopup,WebUIOmniboxAimPopup"
 # Which a page may take to load. One that is closed while it comes is never closed, and waited for for ever.
 PATIENCE_MILLISECONDS = 600_000
 EVIL = "evil.example"  # this machine, by a name that an attacker has bound to its address
