@@ -1,8 +1,10 @@
 """Each aspect changed alone, judged in a process of its own as the command is."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +25,30 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ArtifactError
 from loomrl.runs import verify_snapshot as verify
 from loomrl.runs.verify_snapshot import verify_snapshot
+from tests.support.preforked import Preforked
 from tests.support.rooms_package import write_rooms
 
-COMMAND = "from loomrl.cli.environment import app; app()"
+COMMAND = ("typer", "loomrl.cli.environment", "run")  # what `python -m` runs
+IMPORTED = ("typer.cli", "loomrl.cli.environment", "loomrl.storage.loomdb.database", verify.__name__)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on the path of the commands, which are copies of one process that has imported what they need."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        with Preforked({COMMAND[0]: IMPORTED}):
+            yield folder
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def world(site: Path, ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An importable environment that leans on a package `worldlaws`, installed beside it with a version."""
-    site = tmp_path / "site"
+    monkeypatch.chdir(tmp_path)
+    for old in site.iterdir():
+        shutil.rmtree(old)
     (site / "worldlaws").mkdir(parents=True)
     (site / "worldlaws" / "__init__.py").write_text("GRAVITY = 9.80665\n")
     write_metadata(site, "1.0")
@@ -49,8 +66,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "        self.height += self.speed * 0.05\n"
         "        return [self.height, self.speed], self.height, self.height < 0, {}\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     return site
 
 
@@ -66,23 +81,22 @@ def write_metadata(site: Path, version: str) -> None:
     (info / "RECORD").write_text("")
 
 
-def env_command(folder: Path, *arguments: str) -> tuple[int, dict]:
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments, "--json"], cwd=folder, capture_output=True, text=True, check=False
-    )
+def env_command(*arguments: str) -> tuple[int, dict]:
+    command = [sys.executable, "-m", *COMMAND, *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def take(world: Path) -> str:
-    code, taken = env_command(world.parent, "snapshot", "falling", "--entry-point", "falling:Falling")
+    code, taken = env_command("snapshot", "falling", "--entry-point", "falling:Falling")
     assert code == 0
     assert taken["dependencies"]["worldlaws"] == "1.0"
     return taken["digest"]
 
 
 def test_nothing_changed(world: Path) -> None:
-    code, report = env_command(world.parent, "verify", take(world))
+    code, report = env_command("verify", take(world))
     assert (code, report["changed"], report["unchanged"]) == (0, [], True)
     assert report["largest_deviation"] == 0.0
 
@@ -91,7 +105,7 @@ def test_only_the_dynamics_changed(world: Path) -> None:
     """A constant in an installed package, by one part in a million: no file of the environment, no version differs."""
     digest = take(world)
     (world / "worldlaws" / "__init__.py").write_text("GRAVITY = 9.80666\n")
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"]) == (1, ["dynamics"])
     assert "the recorded actions lead elsewhere: largest relative deviation" in report["dynamics"][0]
     assert 0 < report["largest_deviation"] < 1e-3
@@ -100,7 +114,7 @@ def test_only_the_dynamics_changed(world: Path) -> None:
 def test_only_a_dependency_changed(world: Path) -> None:
     digest = take(world)
     write_metadata(world, "1.1")
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"]) == (1, ["dependencies"])
     assert report["dependencies"] == ["worldlaws was 1.0, is 1.1"]
 
@@ -110,12 +124,12 @@ def test_a_patch_release_leaves_a_snapshot_valid_where_its_dynamics_are_equal(wo
     to differ."""
     digest = take(world)
     write_metadata(world, "1.0.1")
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"], report["largest_deviation"]) == (0, [], 0.0)
     assert "the snapshot stays valid under worldlaws 1.0.1 for 1.0: all " in report["remarks"][0]
     assert "are equal to the bit" in report["remarks"][0]
     (world / "worldlaws" / "__init__.py").write_text("GRAVITY = 9.80666\n")
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"]) == (1, ["dependencies", "dynamics"])
     assert "; the first that differs is observation, episode 0, step 1" in report["dynamics"][0]
 
@@ -152,7 +166,7 @@ def test_where_rollouts_first_differ(tmp_path: Path) -> None:
 def test_only_the_source_changed(world: Path) -> None:
     digest = take(world)
     (world / "falling" / "notes.txt").write_text("no code")
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"]) == (1, ["source"])
     assert report["source"] == ["falling/notes.txt is new"]
 
@@ -161,7 +175,7 @@ def test_source_that_is_gone_is_said_and_the_archive_judged(world: Path) -> None
     digest = take(world)
     (world / "falling" / "__init__.py").unlink()
     (world / "falling").rmdir()
-    code, report = env_command(world.parent, "verify", digest)
+    code, report = env_command("verify", digest)
     assert (code, report["changed"]) == (1, ["source"])
     assert "No module named 'falling'" in report["source"][0]
 
