@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import httpx
@@ -24,6 +25,7 @@ Manifest = dict[str, Any]
 Pod = tuple[dict[str, str], Manifest]  # labels, spec
 
 
+@cache
 def manifests(folder: str) -> list[Manifest]:
     """What kubectl would apply."""
     kubectl = shutil.which("kubectl")

@@ -71,7 +71,7 @@ def test_a_first_run_goes_through_all_seven_stages_and_promotes(finished_project
     assert record["shadow"]["bitwise_equal"] is True
     assert attempt(record) in next(stage["verdict"] for stage in record["stages"] if stage["name"] == "safety")
     assert attempt(record) in record["decision"]["reasons"][0]
-    assert champion(finished_project) == "1"
+    assert "champion: cartpole version 1\n" in (finished_project.parent / "log").read_text()
     report = finished_project / ".loomrl" / "runs" / record["run_id"] / "report.html"
     assert "cartpole" in report.read_text()
 
