@@ -102,7 +102,11 @@ def test_a_policy_without_flaws_passes_with_what_a_new_user_writes(good: Policy,
     assert case.decision.passed, case.decision.reason
     searched = [claim for claim in case.claims if claim.id.startswith("falsification.")]
     assert [(claim.mandatory, claim.verdict) for claim in searched] == [(True, Verdict.SUPPORTED)] * 2
-    again = examine(good, tmp_path / "again", NEW_USER)
+
+
+@pytest.mark.long
+def test_what_a_new_user_writes_gives_the_same_case_again(good: Policy, tmp_path: Path) -> None:
+    case, again = (examine(good, tmp_path / name, NEW_USER) for name in ("once", "again"))
     assert again.to_bytes() == case.to_bytes()
 
 

@@ -25,7 +25,7 @@ from loomrl.safety.registry import configured_checks
 from loomrl.safety.replay import replay
 from loomrl.system.files import sha256_file, sums
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
-from tests.support.trained import CONSTRAINTS, EVALUATION, SAFETY, Policy, examine
+from tests.support.trained import CONSTRAINTS, EVALUATION, OFF, SAFETY, Policy, examine, only
 
 PROGRAM = """
 import sys
@@ -195,10 +195,13 @@ def test_an_empty_gate_fails(claims: list[Claim]) -> None:
     assert "empty" in decision.reason
 
 
-@pytest.mark.parametrize("relative", [{}, {"robustness": {"mandatory": True}, "disturbed_return": {"mandatory": True}}])
+@pytest.mark.parametrize(
+    "relative", [{}, {"robustness": {"mandatory": True}, "disturbed_return": {"mandatory": True, "num_episodes": 8}}]
+)
 def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path, relative: dict[str, object]) -> None:
     """To be as good as itself under noise says nothing of how good a policy is."""
-    config = SafetyConfig(num_episodes=6, checks={"minimum_return": {"enabled": False}, **relative})
+    short = {"falsification": {"num_leads": 8, "num_lines": 8}, "disturbed_return": {"num_episodes": 8}}
+    config = SafetyConfig(num_episodes=6, checks={"minimum_return": OFF, **short, **relative})
     case = examine(good, tmp_path, config)
     assert not case.decision.passed
     assert "declare safety.constraints" in case.decision.reason
@@ -237,7 +240,7 @@ def waiver(name: str) -> WaiverConfig:
 
 def test_a_waiver_is_recorded_with_the_verdict_it_covers(barely_trained: Policy, tmp_path: Path) -> None:
     names = ["minimum_return", "statistical_limits.cart_stays_on_track"]
-    config = SAFETY.model_copy(update={"waivers": [waiver(name) for name in names]})
+    config = SAFETY.model_copy(update={"waivers": [waiver(name) for name in names], "checks": only()})
     case = examine(barely_trained, tmp_path, config)
     waived = by_id(case)["minimum_return"]
     assert waived.verdict is Verdict.WAIVED
@@ -272,7 +275,7 @@ def copy(policy: Policy, tmp_path: Path) -> Policy:
 
 
 def provenance(policy: Policy, tmp_path: Path) -> dict[str, Claim]:
-    case = examine(policy, tmp_path / "case", SafetyConfig(num_episodes=6))
+    case = examine(policy, tmp_path / "case", SafetyConfig(num_episodes=6, checks=only()))
     assert not case.decision.passed
     return by_id(case)
 

@@ -45,7 +45,8 @@ class World:
     """So many processes; `run` calls a function of this module in the first few of them."""
 
     def __init__(self, size: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "torch._dynamo"])  # once, not in every process
         self._folder = tempfile.TemporaryDirectory()
         pipes = [context.Pipe() for _ in range(size)]
         self._ends = [end for end, _ in pipes]

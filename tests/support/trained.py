@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
@@ -25,6 +26,7 @@ CONSTRAINTS = [
     ),
 ]
 SAFETY = SafetyConfig(num_episodes=80, num_envs=40, constraints=CONSTRAINTS)
+OFF = {"enabled": False}
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ def through_the_stages(root: Path, environment: EnvironmentConfig, config: Polic
     write_sums(root / "safety")
     export_policy(config, policy.environment, policy.training, policy.evaluation, root / "safety", root / "export")
     return policy
+
+
+def only(**checks: Any) -> dict[str, Any]:
+    """Settings of these checks, without the two that play most, for tests of what others say."""
+    return {"disturbed_return": OFF, "falsification": OFF, **checks}
 
 
 def examine(policy: Policy, output: Path, config: SafetyConfig = SAFETY) -> SafetyCase:

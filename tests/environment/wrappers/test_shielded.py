@@ -31,7 +31,7 @@ from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.system.files import read_json, write_json, write_sums
 from tests.support.served import served
-from tests.support.trained import EVALUATION, Policy, through_the_stages
+from tests.support.trained import EVALUATION, Policy, only, through_the_stages
 
 LAKE = EnvironmentConfig(id="FrozenLake-v1", shield=ShieldConfig(unsafe='"terminated" & s!=15'))
 FALLS = read_property('P=? [ F "terminated" & s!=15 ]')
@@ -50,16 +50,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     document = {
         "name": "lake",
         "environment": LAKE.model_dump(mode="json"),
-        "training": {"seed": 1, "total_env_steps": 8_000, "parameters": {"num_envs": 8, "rollout_length": 64}},
+        "training": {"seed": 1, "total_env_steps": 2_048, "parameters": {"num_envs": 8, "rollout_length": 64}},
         "evaluation": EVALUATION.model_dump(mode="json"),
         "safety": {
             "num_episodes": 60,
-            "checks": {
-                "minimum_return": {"threshold": 0.0},
-                "model_checking": {
-                    "properties": [{"name": "never_falls", "property": 'P<=0 [ F "terminated" & s!=15 ]'}]
-                },
-            },
+            "checks": only(
+                minimum_return={"threshold": 0.0},
+                model_checking={"properties": [{"name": "never_falls", "property": 'P<=0 [ F "terminated" & s!=15 ]'}]},
+            ),
         },
         "export": {},
     }

@@ -159,7 +159,6 @@ def test_an_environment_that_gets_no_memory_ends_training_with_its_error(
 def small_cluster() -> Iterator[Any]:
     """One for all trainings here, with as little memory for objects as Ray takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # a process in each training, for clouds
         patch.setattr(loomrl.training.distributed.cluster, "_STORE_BYTES", _STORE_BYTES)
         with cluster(DistributedConfig(num_learners=2)) as ray:
             yield ray

@@ -96,13 +96,10 @@ def test_workers_play_different_episodes() -> None:
 
 
 @pytest.fixture(scope="module")
-def trainer() -> Iterator[DistributedTrainer]:
-    import ray
-
+def trainer(ray_cluster: Any) -> Iterator[DistributedTrainer]:
     made = loomrl.DistributedTrainer(CONFIG)
     yield made
     made.close()
-    ray.shutdown()
 
 
 def test_actors_do_what_plain_objects_do(trainer: DistributedTrainer) -> None:

@@ -15,8 +15,6 @@ from safetensors.numpy import load_file
 from loomrl.algorithms.peers import ALONE
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.system.files import read_json
-from loomrl.training.config import DistributedConfig
-from loomrl.training.distributed.cluster import cluster
 from loomrl.training.distributed.learners.coordinator import Coordinator
 from loomrl.training.distributed.learners.joint_checkpoints import divided, joined, part_of
 from loomrl.training.distributed.learners.learner import DistributedLearner
@@ -57,15 +55,6 @@ def members() -> Iterator[World]:
     """Learners without Ray."""
     with World(2) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    """One cluster for all trainings here; begun and ended as the stage does."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")  # a process in each training, for clouds
-        with cluster(DistributedConfig(num_learners=2)):
-            yield
 
 
 def test_one_learner_learns_what_the_stage_learns_by_itself(quiet: Path, tmp_path: Path) -> None:
