@@ -114,6 +114,7 @@ def test_two_values_by_hand() -> None:
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.05, 0.5])
+@pytest.mark.long_cases("0.05")
 def test_how_often_a_sequence_that_is_always_looked_at_is_wrong(limit: float) -> None:
     """2,000 streams of 2,000 values whose mean is the limit: at most 5 % are ever called below it, or above it.
 

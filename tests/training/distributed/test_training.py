@@ -142,6 +142,7 @@ def test_a_lost_learner_costs_nothing_of_what_is_learnt(
 
 
 @pytest.mark.parametrize(("algorithm", "sync_frequency"), [("dqn", 1), ("dqn", 16), ("sac", 16)])
+@pytest.mark.long_cases("dqn-16")
 def test_learners_with_replays_of_their_own_learn_and_go_on_from_any_checkpoint(
     members: World, quiet: Path, algorithm: str, sync_frequency: int
 ) -> None:
