@@ -18,6 +18,7 @@ from loomrl.serving.process import ServerProcess
 from loomrl.system.http.process import ServiceProcess
 from tests.support.preforked import MODULES, ForkedPopen, ForkServer, Preforked
 from tests.support.projects import until
+from tests.support.startup_code import environment_with
 
 SAYS_WHO_IT_IS = "import os; print(os.getppid(), os.getcwd(), os.environ['WHO'], len(os.listdir('/proc/self/fd')))"
 
@@ -71,6 +72,15 @@ def test_its_exit_code_and_signals_are_its_own(tmp_path: Path) -> None:
     assert asleep.poll() is None
     asleep.terminate()
     assert asleep.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.usefixtures("copies")
+def test_it_ends_when_its_threads_have_and_does_last_what_was_to_be_done_at_the_end(tmp_path: Path) -> None:
+    late = "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
+    copy = launch(tmp_path / "log", *once(f"import atexit, threading, time; atexit.register(print, 'last'); {late}"))
+    assert copy.is_copy
+    assert copy.wait(60) == 0
+    assert (tmp_path / "log").read_text().split()[-2:] == ["thread", "last"]
 
 
 @pytest.mark.usefixtures("many_files", "copies")
@@ -193,6 +203,19 @@ def children(tasks: Path) -> list[str]:
 def lives(pid: str) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.usefixtures("copies")
+def test_code_to_run_at_the_start_is_run_by_a_copy_too(tmp_path: Path) -> None:
+    environment = environment_with("import os; os.getppid = lambda: 'replaced'", tmp_path / "code")
+    copy = launch(tmp_path / "log", *once(SAYS_WHO_IT_IS), WHO="a copy", **environment)
+    assert copy.is_copy
+    assert copy.wait(60) == 0
+    assert (tmp_path / "log").read_text().startswith("replaced")
+    other = {"PYTHONPATH": str(tmp_path)}  # where another folder is searched first, modules may be others
+    new = launch(tmp_path / "log", *once("pass"), **environment | other)
+    assert not new.is_copy
+    assert new.wait(60) == 0
 
 
 @pytest.mark.usefixtures("copies")

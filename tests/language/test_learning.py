@@ -28,8 +28,8 @@ def learner_of(algorithm: str, policy: LanguagePolicy) -> LanguageLearner:
     return LanguagePPO(LanguagePPOConfig(total_updates=NUM_UPDATES), policy)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-@pytest.mark.long_cases("ppo")
 def test_sums_of_single_digits(algorithm: str) -> None:
     policy = LanguagePolicy.fresh(0, DIGITS, width=32, max_tokens=8, value_head=algorithm == "ppo")
     begun = warm_start(policy, sums(1), WarmStartConfig(learning_rate=3e-3, check_interval=20), max_tokens=3)

@@ -1,6 +1,7 @@
 """From a config, commit, snapshot, run or version to the decisions that came of it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from loomrl.storage.run_record import RunRecord, read_run, write_run
 from loomrl.system.home import home
 from tests.support.live import decide
 from tests.support.policy_versions import config, register
+from tests.support.template_home import at_home
 
 
 def together(log: AuditLog, version: str, count: int) -> None:
@@ -31,11 +33,18 @@ def together(log: AuditLog, version: str, count: int) -> None:
     log.append([several(shared, columns)])
 
 
-@pytest.fixture
-def logged(ready_home: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def logged(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Versions 1 and 2 of runs of their own; decisions of both on two hosts, live and compacted."""
+    folder = tmp_path_factory.mktemp("logged")
+    with at_home(folder / "home", template_home):
+        log_decisions(folder)
+        yield folder
+
+
+def log_decisions(folder: Path) -> None:
     for number, steps in ((1, 1_000), (2, 2_000)):
-        version = register(tmp_path, f"run-{number}", bias=float(number))
+        version = register(folder, f"run-{number}", bias=float(number))
         document = config().model_dump(mode="json")
         document["training"]["total_env_steps"] = steps
         told = {"policy": "cartpole", "state": "promoted", "started": "2026", "version": version.version}
@@ -50,7 +59,6 @@ def logged(ready_home: Path, tmp_path: Path) -> Path:
                 AuditKeeper(log).anchor(lambda db=db: db)
             log.close()
     assert compact(log.folder)
-    return tmp_path
 
 
 def run(*arguments: str) -> Result:
@@ -97,8 +105,10 @@ def test_ids_come_in_pages(logged: Path) -> None:
 
 
 def test_a_log_that_is_not_here_is_named(logged: Path) -> None:
-    (home() / "audit" / "cartpole" / "server-0").rename(logged / "elsewhere")
+    chain, elsewhere = home() / "audit" / "cartpole" / "server-0", logged / "elsewhere"
+    chain.rename(elsewhere)
     (missing,) = json.loads(run("cartpole@1", "--json").stdout)["missing"]
+    elsewhere.rename(chain)
     assert "cartpole/server-0" in missing
 
 

@@ -15,28 +15,47 @@ from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.types import Claim, Verdict
 from tests.support.live import decide, play
 from tests.support.policy_versions import config, register, shadow_report
+from tests.support.projects import copy_home
 from tests.support.side_by_side import dealt
 from tests.support.simulated_logs import CHALLENGER, CHAMPION, Bandit, greedy, register_linear, write_log
+from tests.support.template_home import at_home
 
 Pair = tuple[Registry, PolicyVersion, PolicyVersion]
 
 
-@pytest.fixture
-def signed(ready_home: Path, tmp_path: Path) -> Pair:
-    """A champion and a challenger that pass every other rule, evaluated with returns of 5."""
-    registry = Registry()
-    champion = register(tmp_path, "run-1", registry, bias=1.0, returns=(5.0,) * 40)
-    registry.set_aliases("cartpole", {ACTING: champion.version})
-    return registry, champion, register(tmp_path, "run-2", registry, returns=(5.0,) * 40)
+@pytest.fixture(scope="module")
+def homes(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`signed`: of a champion and a challenger that pass every other rule, evaluated with returns of 5; `deciding`: of
+    two that really decide."""
+    folder = tmp_path_factory.mktemp("pairs")
+    with at_home(folder / "signed", template_home):
+        registry = Registry()
+        champion = register(folder, "run-1", registry, bias=1.0, returns=(5.0,) * 40)
+        registry.set_aliases("cartpole", {ACTING: champion.version})
+        register(folder, "run-2", registry, returns=(5.0,) * 40)
+    with at_home(folder / "deciding", template_home):
+        registry = Registry()
+        champion = register_linear(folder / "one", CHAMPION, registry, [0.0, 1.0])
+        registry.set_aliases("cartpole", {ACTING: champion.version})
+        register_linear(folder / "two", CHALLENGER, registry, [0.0, 1.0])
+    return folder
 
 
 @pytest.fixture
-def deciding(ready_home: Path, tmp_path: Path) -> Pair:
-    """A champion and a challenger that really decide."""
+def signed(homes: Path, loomrl_home: Path) -> Pair:
+    return pair(homes / "signed", loomrl_home)
+
+
+@pytest.fixture
+def deciding(homes: Path, loomrl_home: Path) -> Pair:
+    return pair(homes / "deciding", loomrl_home)
+
+
+def pair(source: Path, home: Path) -> Pair:
+    copy_home(source, home)
     registry = Registry()
-    champion = register_linear(tmp_path / "one", CHAMPION, registry, [0.0, 1.0])
-    registry.set_aliases("cartpole", {ACTING: champion.version})
-    return registry, champion, register_linear(tmp_path / "two", CHALLENGER, registry, [0.0, 1.0])
+    champion, challenger = registry.versions("cartpole")
+    return registry, champion, challenger
 
 
 def judged(pair: Pair, version: PolicyVersion, name: str, **rules: Any) -> tuple[str, Claim]:
@@ -103,9 +122,7 @@ def test_a_challenger_that_was_never_live_is_undecided(signed: Pair) -> None:
     assert "nothing is claimed: no experiment dealt agents to both" in claim.statement
 
 
-def test_a_revision_that_comes_during_the_trial_begins_without_evidence(
-    signed: Pair, ready_home: Path, tmp_path: Path
-) -> None:
+def test_a_revision_that_comes_during_the_trial_begins_without_evidence(signed: Pair, tmp_path: Path) -> None:
     play_both(5, 5, 300)
     assert judged(signed, signed[2], "compared_live", comparison={}, max_regression=0.5)[0] == "promoted"
     revision = register(tmp_path, "run-3", signed[0], bias=2.0, returns=(5.0,) * 40)

@@ -1,6 +1,5 @@
 """Aliases and records move together, also when the process dies in between."""
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -26,8 +25,12 @@ from loomrl.storage.registry.statements import ChampionStatement, RegisteredStat
 from loomrl.storage.run_record import RunRecord, list_runs, write_run
 from loomrl.types import PromotionDecision, ShadowReport
 from tasks.run import life_cycle
+from tests.support import interrupted_promotions
 from tests.support.champions import put_files
+from tests.support.interrupted_promotions import die_before_write
 from tests.support.policy_versions import config, graph, register, shadow_report
+from tests.support.projects import copy_home
+from tests.support.template_home import at_home
 
 
 class House:
@@ -65,6 +68,9 @@ class House:
         return [(move["kind"], move["version"], move["before"]) for move in ledger.moves(self.db, "cartpole")]
 
 
+Grown = Callable[[str], House]
+
+
 def keep_run(decision: PromotionDecision, shadow: ShadowReport) -> None:
     """The record of a run that decided."""
     write_run(
@@ -86,6 +92,32 @@ def house(ready_home: Path, tmp_path: Path) -> House:
     return House(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def homes(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The homes of houses as they grow: what is in `1 waits` after version 1 came, in `1` after it was promoted."""
+    folder = tmp_path_factory.mktemp("houses")
+    home = folder / "home"
+    with at_home(home, template_home):
+        house = House(folder)
+        for number in ("1", "2", "3"):
+            version = house.add()
+            copy_home(home, folder / f"{number} waits")
+            house.promote(version)
+            copy_home(home, folder / number)
+    return folder
+
+
+@pytest.fixture
+def grown(homes: Path, loomrl_home: Path, tmp_path: Path) -> Grown:
+    """A house of the test's own as one of `homes`."""
+
+    def grow(name: str) -> House:
+        copy_home(homes / name, loomrl_home)
+        return House(tmp_path)
+
+    return grow
+
+
 def test_promotion_moves_three_aliases_and_records_it(house: House) -> None:
     house.promote(house.add())
     house.add()
@@ -105,9 +137,9 @@ def test_promotion_moves_three_aliases_and_records_it(house: House) -> None:
     assert house.registry.require("cartpole", "2").tags["loomrl.decision"] == "promoted"
 
 
-def test_applying_twice_changes_nothing_more(house: House) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+def test_applying_twice_changes_nothing_more(grown: Grown) -> None:
+    house = grown("2 waits")
+    decision = house.decide("2")
     house.apply(decision)
     before = house.aliases, house.moves
     house.apply(decision)
@@ -115,8 +147,8 @@ def test_applying_twice_changes_nothing_more(house: House) -> None:
     assert len(house.db.deployments("cartpole")) == 2
 
 
-def test_a_refusal_leaves_the_champion_and_says_why(house: House) -> None:
-    house.promote(house.add())
+def test_a_refusal_leaves_the_champion_and_says_why(grown: Grown) -> None:
+    house = grown("1")
     house.apply(house.decide(house.add(returns=[10.0] * 40)))
     assert house.aliases == {CHAMPION: "1"}
     tags = house.registry.require("cartpole", "2").tags
@@ -125,9 +157,9 @@ def test_a_refusal_leaves_the_champion_and_says_why(house: House) -> None:
     assert [event.data["version"] for event in house.db.events("refusal")] == ["2"]
 
 
-def test_a_decision_about_another_champion_is_not_carried_out(house: House) -> None:
-    house.promote(house.add())
-    stale = house.decide(house.add())
+def test_a_decision_about_another_champion_is_not_carried_out(grown: Grown) -> None:
+    house = grown("2 waits")
+    stale = house.decide("2")
     house.promote(house.add())
     with pytest.raises(GateRefused, match="champion changed from 1 to 3"):
         house.apply(stale)
@@ -142,9 +174,8 @@ def test_a_waiting_decision_asks(house: House) -> None:
     assert house.aliases == {CHALLENGER: "1"}
 
 
-def test_rollback_goes_back_and_a_second_one_further_back(house: House) -> None:
-    for _ in range(3):
-        house.promote(house.add())
+def test_rollback_goes_back_and_a_second_one_further_back(grown: Grown) -> None:
+    house = grown("3")
     assert house.rollback().version == "2"
     assert house.aliases == {CHAMPION: "2", PREVIOUS: "1"}
     assert "it oscillates, by Ada" in house.registry.require("cartpole", "3").tags[ROLLED_BACK]
@@ -158,9 +189,9 @@ def test_rollback_goes_back_and_a_second_one_further_back(house: House) -> None:
     assert [move[0] for move in house.moves] == ["promotion"] * 3 + ["rollback"] * 3
 
 
-def test_what_was_rolled_back_is_not_promoted_by_repeating_the_decision(house: House) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+def test_what_was_rolled_back_is_not_promoted_by_repeating_the_decision(grown: Grown) -> None:
+    house = grown("2 waits")
+    decision = house.decide("2")
     house.apply(decision)
     keep_run(decision, shadow_report("2", "1"))
     second = house.registry.require("cartpole", "2")
@@ -171,10 +202,10 @@ def test_what_was_rolled_back_is_not_promoted_by_repeating_the_decision(house: H
     assert house.decide("2").decision == "refused"
 
 
-def test_a_recorded_decision_is_examined_again_before_it_is_repeated(house: House) -> None:
+def test_a_recorded_decision_is_examined_again_before_it_is_repeated(grown: Grown) -> None:
     """Its run died before it carried the decision out, and a byte in the store was changed since."""
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("2 waits")
+    decision = house.decide("2")
     keep_run(decision, shadow_report("2", "1"))
     repeated = house.decide("2")
     assert (repeated.decision, repeated.reasons[0]) == ("promoted", "nothing changed since run run-2 decided")
@@ -187,9 +218,9 @@ def test_a_recorded_decision_is_examined_again_before_it_is_repeated(house: Hous
     assert house.aliases[CHAMPION] == "1"
 
 
-def test_a_repeated_champion_says_that_nothing_changed_and_is_refused_when_tampered_with(house: House) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+def test_a_repeated_champion_says_that_nothing_changed_and_is_refused_when_tampered_with(grown: Grown) -> None:
+    house = grown("2 waits")
+    decision = house.decide("2")
     house.apply(decision)
     keep_run(decision, shadow_report("2", "1"))
     second = house.registry.require("cartpole", "2")
@@ -202,21 +233,20 @@ def test_a_repeated_champion_says_that_nothing_changed_and_is_refused_when_tampe
         review.review(house.registry, config(), second, earlier.shadow)
 
 
-def test_other_files_under_the_number_of_a_version_that_waits_are_refused(house: House) -> None:
-    house.promote(house.add())
-    version = house.add()
-    assert house.decide(version).decision == "promoted"
-    put_files(house.registry, "1", version)
-    decision = house.decide(version)
+def test_other_files_under_the_number_of_a_version_that_waits_are_refused(grown: Grown) -> None:
+    house = grown("2 waits")
+    assert house.decide("2").decision == "promoted"
+    put_files(house.registry, "1", "2")
+    decision = house.decide("2")
     assert decision.decision == "refused"
     assert "the safety case cannot be trusted" in str(decision.reasons)
     assert "about other files" in str(decision.reasons)
 
 
-def test_a_refused_champion_stays_and_keeps_its_own_tags(house: House, ready_home: Path) -> None:
-    house.promote(house.add())
-    hidden = ready_home / "keys"
-    hidden.rename(ready_home / "keys-elsewhere")
+def test_a_refused_champion_stays_and_keeps_its_own_tags(grown: Grown, loomrl_home: Path) -> None:
+    house = grown("1")
+    hidden = loomrl_home / "keys"
+    hidden.rename(loomrl_home / "keys-elsewhere")
     decision = house.decide("1")
     assert (decision.decision, "trusted keys" in decision.reasons[0]) == ("refused", True)
     outcome = house.apply(decision)
@@ -244,16 +274,16 @@ def test_a_refusal_is_looked_at_anew(house: House, ready_home: Path) -> None:
     assert (mended.decision, "nothing changed" in mended.reasons[0]) == ("promoted", False)
 
 
-def test_a_report_about_another_champion_is_not_reused(house: House) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+def test_a_report_about_another_champion_is_not_reused(grown: Grown) -> None:
+    house = grown("2 waits")
+    decision = house.decide("2")
     keep_run(decision, shadow_report("2", "7"))
     assert review.recorded(house.registry, config(), house.registry.require("cartpole", "2")) is None
 
 
-def test_the_champion_is_never_its_own_challenger(house: House) -> None:
-    house.promote(house.add())
-    first, second = house.registry.require("cartpole", "1"), house.registry.require("cartpole", house.add())
+def test_the_champion_is_never_its_own_challenger(grown: Grown) -> None:
+    house = grown("2 waits")
+    first, second = house.registry.require("cartpole", "1"), house.registry.require("cartpole", "2")
     assert house.aliases == {CHAMPION: "1", CHALLENGER: second.version}
     promote.make_challenger(house.registry, first)
     assert house.aliases == {CHAMPION: "1", CHALLENGER: second.version}
@@ -279,9 +309,8 @@ def test_whoever_waits_too_long_for_the_aliases_is_told_who_holds_them(house: Ho
         pass
 
 
-def test_rollback_only_restores_what_was_champion_and_verifies(house: House) -> None:
-    house.promote(house.add())
-    house.promote(house.add())
+def test_rollback_only_restores_what_was_champion_and_verifies(grown: Grown) -> None:
+    house = grown("2")
     house.add(returns=[1.0] * 40)
     with pytest.raises(ConfigError, match="never was champion; versions that were: 1, 2"):
         house.rollback(to="3")
@@ -294,9 +323,8 @@ def test_rollback_only_restores_what_was_champion_and_verifies(house: House) -> 
 
 
 @pytest.mark.parametrize("statement", ["kept", "deleted"])
-def test_a_rollback_restores_no_files_that_were_registered_under_another_number(house: House, statement: str) -> None:
-    for _ in range(3):
-        house.promote(house.add())
+def test_a_rollback_restores_no_files_that_were_registered_under_another_number(grown: Grown, statement: str) -> None:
+    house = grown("3")
     put_files(house.registry, "1", "2")
     if statement == "deleted":
         house.registry.delete_tag(house.registry.require("cartpole", "2"), RegisteredStatement.TAG)
@@ -307,12 +335,11 @@ def test_a_rollback_restores_no_files_that_were_registered_under_another_number(
 
 
 def test_rollback_needs_only_the_registry_and_is_recorded_later(
-    house: House, ready_home: Path, monkeypatch: pytest.MonkeyPatch
+    grown: Grown, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.promote(house.add())
-    house.promote(house.add())
-    (ready_home / "torn.db").write_bytes(b"not a database" * 500)
-    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{ready_home / 'torn.db'}")
+    house = grown("2")
+    (loomrl_home / "torn.db").write_bytes(b"not a database" * 500)
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{loomrl_home / 'torn.db'}")
     outcome = promote.rollback("cartpole", "it oscillates", "Ada", registry=house.registry)
     assert (outcome.recorded, outcome.aliases[CHAMPION]) == (False, "1")
     assert "LoomDB could not be reached" in outcome.message
@@ -320,15 +347,15 @@ def test_rollback_needs_only_the_registry_and_is_recorded_later(
     assert house.moves[-1] == ("rollback", "1", "2")
 
 
-def test_a_database_that_fails_during_promotion_is_said_and_made_good(house: House, ready_home: Path) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
-    with sqlite3.connect(ready_home / "loom.db") as database:
+def test_a_database_that_fails_during_promotion_is_said_and_made_good(grown: Grown, loomrl_home: Path) -> None:
+    house = grown("2 waits")
+    decision = house.decide("2")
+    with sqlite3.connect(loomrl_home / "loom.db") as database:
         database.execute("ALTER TABLE events RENAME TO gone")
     database.close()
     with pytest.raises(ServiceError):
         house.apply(decision)
-    with sqlite3.connect(ready_home / "loom.db") as database:
+    with sqlite3.connect(loomrl_home / "loom.db") as database:
         database.execute("ALTER TABLE gone RENAME TO events")
     database.close()
     house.apply(decision)
@@ -338,11 +365,11 @@ def test_a_database_that_fails_during_promotion_is_said_and_made_good(house: Hou
 
 
 def test_a_promotion_whose_record_failed_is_finished_by_the_next_command(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    grown: Grown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the flow does then: it takes the alias `challenger` away; every other alias is promotion's to finish."""
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("2 waits")
+    decision = house.decide("2")
 
     def fail(*_: Any) -> None:
         raise ServiceError("LoomDB is away")
@@ -360,10 +387,10 @@ def test_a_promotion_whose_record_failed_is_finished_by_the_next_command(
 
 @pytest.mark.parametrize("method", ["link", "record_deployment", "record_event"])
 def test_a_move_that_was_half_recorded_is_recorded_once(
-    house: House, monkeypatch: pytest.MonkeyPatch, method: str
+    grown: Grown, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("2 waits")
+    decision = house.decide("2")
     original = getattr(LoomDB, method)
 
     def write_and_die(*arguments: Any, **options: Any) -> None:
@@ -383,25 +410,6 @@ class Killed(BaseException):
     """Nothing in the library catches it, as nothing catches SIGKILL."""
 
 
-def die_before_write(patch: pytest.MonkeyPatch, step: int, die: Callable[[], Any]) -> list[str]:
-    """Let the process die before its n-th write to registry or LoomDB; returns the writes that were made."""
-    made: list[str] = []
-
-    def watched(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            if len(made) == step:
-                die()
-            made.append(name)
-            return original(*arguments, **options)
-
-        return call
-
-    for name in ("set_tag", "delete_tag", "set_aliases"):
-        patch.setattr(Registry, name, watched(name, getattr(Registry, name)))
-    patch.setattr(ledger, "record_move", watched("record_move", ledger.record_move))
-    return made
-
-
 NUM_WRITES = 12
 
 
@@ -419,10 +427,10 @@ def check_finished(house: House, decision: PromotionDecision) -> None:
 @pytest.mark.parametrize("step", range(NUM_WRITES + 1))
 @pytest.mark.long_cases("1", "2", "3", "5", "6", "7", "9", "10", "11", "12")
 def test_interrupted_before_any_write_the_next_run_finishes(
-    house: House, monkeypatch: pytest.MonkeyPatch, step: int
+    grown: Grown, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("2 waits")
+    decision = house.decide("2")
 
     def die() -> None:
         raise Killed
@@ -441,12 +449,11 @@ def test_interrupted_before_any_write_the_next_run_finishes(
 @pytest.mark.parametrize("step", range(1, NUM_WRITES))
 @pytest.mark.long_cases("1", "2", "3", "4", "6", "7", "8", "9", "10", "11")
 def test_rollback_straight_after_an_interrupted_promotion(
-    house: House, monkeypatch: pytest.MonkeyPatch, step: int
+    grown: Grown, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """Back to the champion before the one that acts now, whichever that is."""
-    house.promote(house.add())
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("3 waits")
+    decision = house.decide("3")
 
     def die() -> None:
         raise Killed
@@ -465,20 +472,14 @@ def test_rollback_straight_after_an_interrupted_promotion(
         assert house.moves[2:] == [("rollback", "1", "2")]
 
 
-def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp_path: Path) -> None:
+def test_killed_between_alias_and_record_the_next_run_finishes(grown: Grown, tmp_path: Path) -> None:
     """The same with a process that is really killed, after the champion alias moved."""
-    house.promote(house.add())
-    decision = house.decide(house.add())
+    house = grown("2 waits")
+    decision = house.decide("2")
     decision.write(tmp_path / "decision.json")
-    script = (
-        "import os, signal, sys; from pathlib import Path; from test_promote import *\n"
-        "die_before_write(pytest.MonkeyPatch(), 4, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
-        "promote.apply(PromotionDecision.read(Path(sys.argv[1])), 'run-2')"
-    )
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])])}
-    command = [sys.executable, "-c", script, str(tmp_path / "decision.json")]
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    command = [sys.executable, "-m", interrupted_promotions.__name__, str(tmp_path / "decision.json"), "run-2", "4"]
+    killed = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert killed.returncode == -signal.SIGKILL
     assert house.aliases[CHAMPION] == "2"
     assert house.moves == [("promotion", "1", None)]
     check_finished(house, decision)
@@ -489,9 +490,9 @@ def test_killed_between_alias_and_record_the_next_run_finishes(house: House, tmp
 
 @pytest.mark.parametrize("loomdb", ["remembers", "is new"])
 def test_no_version_is_judged_as_the_first_while_the_champion_s_alias_is_gone(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
 ) -> None:
-    house.promote(house.add())
+    house = grown("1")
     worse = house.add(returns=[10.0] * 40)
     house.registry.set_aliases("cartpole", {CHAMPION: None})
     if loomdb == "is new":
@@ -509,10 +510,9 @@ def test_no_version_is_judged_as_the_first_while_the_champion_s_alias_is_gone(
 
 @pytest.mark.parametrize("loomdb", ["is the same", "is new"])
 def test_what_was_taken_back_is_not_named_as_the_last_champion(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
+    grown: Grown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loomdb: str
 ) -> None:
-    for _ in range(3):
-        house.promote(house.add())
+    house = grown("3")
     house.rollback()
     house.registry.set_aliases("cartpole", {CHAMPION: None})
     if loomdb == "is new":
@@ -521,9 +521,9 @@ def test_what_was_taken_back_is_not_named_as_the_last_champion(
         promote.champion_of(house.registry, "cartpole")
 
 
-def test_a_person_makes_a_champion_where_the_one_before_is_lost(house: House) -> None:
-    house.promote(house.add())
-    keep_run(house.decide(house.add()), shadow_report("2", None))
+def test_a_person_makes_a_champion_where_the_one_before_is_lost(grown: Grown) -> None:
+    house = grown("2 waits")
+    keep_run(house.decide("2"), shadow_report("2", None))
     house.registry.set_aliases("cartpole", {CHAMPION: None})
     shadow, version = shadow_report("2", None), house.registry.require("cartpole", "2")
     decision = review.review(house.registry, config(), version, shadow, by_hand="Ada")
@@ -555,13 +555,10 @@ def die_before_alias(house: House, monkeypatch: pytest.MonkeyPatch, decision: Pr
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_what_was_signed_of_a_promotion_that_never_happened_is_void_after_the_next_command(
-    house: House, monkeypatch: pytest.MonkeyPatch, is_first: bool
+    grown: Grown, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    champion = None
-    if not is_first:
-        house.promote(house.add())
-        champion = "1"
-    doomed = house.add()
+    champion, doomed = (None, "1") if is_first else ("1", "2")
+    house = grown(f"{doomed} waits")
     kept = die_before_alias(house, monkeypatch, house.decide(doomed))
     promote.settle("cartpole", house.registry, house.db)
     version = house.registry.require("cartpole", doomed)
@@ -578,11 +575,10 @@ def test_what_was_signed_of_a_promotion_that_never_happened_is_void_after_the_ne
 
 @pytest.mark.parametrize("alias", ["1", None])
 def test_it_is_void_wherever_the_alias_was_moved_before(
-    house: House, monkeypatch: pytest.MonkeyPatch, alias: str | None
+    grown: Grown, monkeypatch: pytest.MonkeyPatch, alias: str | None
 ) -> None:
-    for _ in range(2):
-        house.promote(house.add())
-    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+    house = grown("3 waits")
+    kept = die_before_alias(house, monkeypatch, house.decide("3"))
     house.registry.set_aliases("cartpole", {CHAMPION: alias})
     promote.settle("cartpole", house.registry, house.db)
     assert followed(house) == "2", "which LoomDB knows as the last"
@@ -595,9 +591,9 @@ def put_back(house: House, version: str, statement: str) -> None:
     house.registry.set_aliases("cartpole", {CHAMPION: version})
 
 
-def test_it_is_void_where_the_champion_has_no_statement(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.promote(house.add())
-    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+def test_it_is_void_where_the_champion_has_no_statement(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = grown("2 waits")
+    kept = die_before_alias(house, monkeypatch, house.decide("2"))
     house.registry.delete_tag(house.registry.require("cartpole", "1"), ChampionStatement.TAG)
     promote.settle("cartpole", house.registry, house.db)
     assert followed(house) == "1", "LoomDB vouches for it, so it is stated again"
@@ -605,10 +601,9 @@ def test_it_is_void_where_the_champion_has_no_statement(house: House, monkeypatc
     assert followed(house) == "1"
 
 
-def test_nothing_is_signed_of_a_champion_with_other_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(2):
-        house.promote(house.add())
-    kept = die_before_alias(house, monkeypatch, house.decide(house.add()))
+def test_nothing_is_signed_of_a_champion_with_other_files(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = grown("3 waits")
+    kept = die_before_alias(house, monkeypatch, house.decide("3"))
     put_files(house.registry, "1", "2")
     promote.settle("cartpole", house.registry, house.db)
     assert followed(house) is None
@@ -616,10 +611,9 @@ def test_nothing_is_signed_of_a_champion_with_other_files(house: House, monkeypa
     assert followed(house) is None
 
 
-def test_a_champion_that_a_person_vouched_for_stays(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_a_person_vouched_for_stays(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
     """LoomDB knows no move of it."""
-    house.promote(house.add())
-    house.add()
+    house = grown("2 waits")
     house.registry.set_aliases("cartpole", {CHAMPION: "2"})
     sign_by_hand("cartpole", "2", "Ada", "it was moved in MLflow, and is right", house.registry, house.db)
     die_before_alias(house, monkeypatch, house.decide(house.add()))
@@ -627,10 +621,10 @@ def test_a_champion_that_a_person_vouched_for_stays(house: House, monkeypatch: p
     assert followed(house) == "2"
 
 
-def test_a_statement_is_void_once_however_often_it_is_tried(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_is_void_once_however_often_it_is_tried(grown: Grown, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed again at each write of making it void."""
-    house.promote(house.add())
-    die_before_alias(house, monkeypatch, house.decide(house.add()))
+    house = grown("2 waits")
+    die_before_alias(house, monkeypatch, house.decide("2"))
 
     def die() -> None:
         raise Killed

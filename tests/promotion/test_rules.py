@@ -24,6 +24,8 @@ from loomrl.types import (
     Verdict,
 )
 from tests.support.policy_versions import SNAPSHOT, config, graph, register, shadow_report
+from tests.support.projects import copy_home
+from tests.support.template_home import at_home
 
 TODAY = date(2026, 11, 20)
 
@@ -51,6 +53,29 @@ def claim(decision: PromotionDecision, name: str) -> Claim:
     return next(claim for claim in decision.rules if claim.id == name)
 
 
+class Equals(Versions):
+    """Those that are in the home already."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.champion, self.challenger = self.registry.versions("cartpole")
+
+
+@pytest.fixture(scope="module")
+def home_of_equals(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("equals")
+    with at_home(folder / "home", template_home):
+        Versions(folder, {}, {})
+    return folder / "home"
+
+
+@pytest.fixture
+def equals(home_of_equals: Path, loomrl_home: Path) -> Equals:
+    """A champion, and a challenger that does no worse."""
+    copy_home(home_of_equals, loomrl_home)
+    return Equals()
+
+
 @pytest.fixture
 def first(ready_home: Path, tmp_path: Path) -> Versions:
     return Versions(tmp_path, None, {})
@@ -62,8 +87,8 @@ def test_the_first_version_is_promoted_with_nothing_to_compare(first: Versions) 
     assert claim(decision, "not_worse").statement == "there is no champion yet to compare with"
 
 
-def test_an_equal_challenger_is_promoted(ready_home: Path, tmp_path: Path) -> None:
-    decision = Versions(tmp_path, {}, {}).decide({"max_regression_fraction": 0})
+def test_an_equal_challenger_is_promoted(equals: Equals) -> None:
+    decision = equals.decide({"max_regression_fraction": 0})
     assert (decision.decision, decision.champion_before) == ("promoted", "1")
 
 
@@ -165,37 +190,34 @@ def test_a_case_signed_by_a_stranger_is_refused(first: Versions, ready_home: Pat
     assert "not among the 0 trusted keys" in decision.reasons[0]
 
 
-def test_a_broken_chain_of_cases_is_refused(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    assert versions.champion is not None
-    versions.registry.set_tag(versions.champion, "loomrl.envelope_sha256", "0" * 64)
-    assert "chain of cases is broken" in versions.decide().reasons[0]
+def test_a_broken_chain_of_cases_is_refused(equals: Equals) -> None:
+    assert equals.champion is not None
+    equals.registry.set_tag(equals.champion, "loomrl.envelope_sha256", "0" * 64)
+    assert "chain of cases is broken" in equals.decide().reasons[0]
 
 
-def test_shadow_counts(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    missing = versions.decide(shadow=None)
+def test_shadow_counts(equals: Equals) -> None:
+    missing = equals.decide(shadow=None)
     assert (missing.decision, "never in shadow" in missing.reasons[0]) == ("refused", True)
-    broken = versions.decide(shadow=shadow_report("2", "1", passed=False))
+    broken = equals.decide(shadow=shadow_report("2", "1", passed=False))
     assert broken.reasons == ["shadow refused it: would-be violations 0.3, limit 0.01"]
-    other = versions.decide(shadow=shadow_report("2", "7"))
+    other = equals.decide(shadow=shadow_report("2", "7"))
     assert "beside champion 7, but the champion is 1 now" in other.reasons[0]
-    few = versions.decide(shadow=shadow_report("2", "1", num_decisions=99))
+    few = equals.decide(shadow=shadow_report("2", "1", num_decisions=99))
     assert few.reasons == ["99 decisions in shadow, at least 100 are demanded"]
 
 
-def test_what_follows_disagreements_is_demanded(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
+def test_what_follows_disagreements_is_demanded(equals: Equals) -> None:
     report = shadow_report("2", "1")
     unseen = report.model_copy(update={"consequences": None})
-    assert versions.decide(shadow=report).decision == "promoted"
-    decision = versions.decide(shadow=unseen)
+    assert equals.decide(shadow=report).decision == "promoted"
+    decision = equals.decide(shadow=unseen)
     assert decision.decision == "refused"
     assert "was not examined" in " ".join(decision.reasons)
-    assert versions.decide(shadow=unseen, by_hand="Ada").decision == "promoted", "a person may accept an old report"
+    assert equals.decide(shadow=unseen, by_hand="Ada").decision == "promoted", "a person may accept an old report"
     refuted = [claim.model_copy(update={"verdict": Verdict.REFUTED}) for claim in report.claims]
     worse = report.model_copy(update={"claims": refuted})
-    assert versions.decide(shadow=worse).decision == "refused"
+    assert equals.decide(shadow=worse).decision == "refused"
 
 
 @pytest.mark.parametrize(("low", "decision"), [(0.95, "promoted"), (0.94, "refused")])
@@ -222,10 +244,9 @@ def test_approval_waits_then_counts(first: Versions) -> None:
     assert rejected.approved_by is None
 
 
-def test_a_champion_needs_no_new_approval(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    versions.registry.set_aliases("cartpole", {CHAMPION: "2"})
-    decision = versions.decide({"approval": "human"})
+def test_a_champion_needs_no_new_approval(equals: Equals) -> None:
+    equals.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    decision = equals.decide({"approval": "human"})
     assert (decision.decision, decision.approved_by) == ("unchanged", None)
 
 
@@ -237,12 +258,13 @@ def test_a_champion_that_meets_a_rule_no_longer_is_refused(ready_home: Path, tmp
     assert (decision.decision, "run out" in decision.reasons[0]) == ("refused", True)
 
 
-def test_a_champion_signed_by_a_stranger_is_nothing_to_compare_with(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    for key in (ready_home / "keys").glob("*"):
+def test_a_champion_signed_by_a_stranger_is_nothing_to_compare_with(
+    equals: Equals, loomrl_home: Path, tmp_path: Path
+) -> None:
+    for key in (loomrl_home / "keys").glob("*"):
         key.unlink()
-    third = register(tmp_path, "run-3", versions.registry, bias=3.0)
-    decision = reviewing.review(versions.registry, config(), third, shadow_report("3", "1"))
+    third = register(tmp_path, "run-3", equals.registry, bias=3.0)
+    decision = reviewing.review(equals.registry, config(), third, shadow_report("3", "1"))
     found = claim(decision, "not_worse")
     assert (decision.decision, found.verdict) == ("refused", Verdict.UNDECIDED)
     assert "the champion's episodes cannot be trusted: the envelope is signed by" in found.statement
@@ -275,16 +297,14 @@ def test_what_was_rolled_back_returns_only_by_hand(first: Versions) -> None:
     assert first.decide(by_hand="Ada").decision == "promoted"
 
 
-def test_the_champion_itself_stays(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    versions.registry.set_aliases("cartpole", {CHAMPION: "2"})
-    decision = versions.decide(shadow=shadow_report("2", None))
+def test_the_champion_itself_stays(equals: Equals) -> None:
+    equals.registry.set_aliases("cartpole", {CHAMPION: "2"})
+    decision = equals.decide(shadow=shadow_report("2", None))
     assert (decision.decision, decision.reasons[0]) == ("unchanged", "version 2 is the champion already")
 
 
-def test_the_inputs_digest_covers_what_a_decision_rests_on(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    challenger, champion = versions.challenger, versions.champion
+def test_the_inputs_digest_covers_what_a_decision_rests_on(equals: Equals) -> None:
+    challenger, champion = equals.challenger, equals.champion
     base = inputs_digest(config(), challenger, champion)
     assert inputs_digest(config(approval_timeout_seconds=1), challenger, champion) == base, "waiting is no rule"
     assert champion is not None
@@ -299,12 +319,11 @@ def test_the_inputs_digest_covers_what_a_decision_rests_on(ready_home: Path, tmp
     assert len({base, *others.values()}) == 5, others
 
 
-def test_a_tampered_champion_stops_the_comparison(ready_home: Path, tmp_path: Path) -> None:
-    versions = Versions(tmp_path, {}, {})
-    assert versions.champion is not None
-    (Path(versions.champion.source) / "policy.onnx").write_bytes(graph(8.0))
+def test_a_tampered_champion_stops_the_comparison(equals: Equals) -> None:
+    assert equals.champion is not None
+    (Path(equals.champion.source) / "policy.onnx").write_bytes(graph(8.0))
     with pytest.raises(ArtifactError, match="cartpole@1"):
-        versions.decide()
+        equals.decide()
 
 
 # --- attempts ---

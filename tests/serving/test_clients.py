@@ -21,6 +21,7 @@ from loomrl.serving.process import ServerProcess
 from loomrl.storage.registry import Registry
 from tests.support.champions import make_champion
 from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
+from tests.support.template_home import at_home
 
 TOKEN = "correct horse"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -31,11 +32,10 @@ SDK = Path(__file__).resolve().parents[2] / ".venv-kserve"
 
 
 @pytest.fixture(scope="module")
-def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def registered(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Version 1 is the champion, version 2 the challenger, by the registry's aliases."""
     folder = tmp_path_factory.mktemp("registered")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOMRL_HOME", str(folder / "home"))
+    with at_home(folder / "home", template_home), pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOMRL_OPERATOR_TOKEN", TOKEN)
         registry = Registry()
         for version, weights in (("1", BALANCING), ("2", -BALANCING)):

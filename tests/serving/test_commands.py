@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,23 @@ from tests.support.policies import OBSERVATIONS, discrete_folder
 OBS = OBSERVATIONS[0].tolist()
 
 
-@pytest.fixture
-def client(loomrl_home: Path, tmp_path: Path) -> Iterator[PolicyClient]:
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyClient]:
     """Of a server that the command line started, its settings left as they are."""
-    folder, port_file = discrete_folder(tmp_path / "policy"), tmp_path / "port.json"
+    root = tmp_path_factory.mktemp("commands")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOMRL_HOME", str(root))
+        patch.delenv("LOOMRL_DATABASE_URL", raising=False)
+        with served(root) as found:
+            yield found
+
+
+@contextmanager
+def served(root: Path) -> Iterator[PolicyClient]:
+    folder, port_file = discrete_folder(root / "policy"), root / "port.json"
     options = ["--policy", "cartpole", "--folder", str(folder), "--port", "0", "--port-file", str(port_file)]
     code = "import sys; from loomrl.cli.main import main; sys.exit(main())"
-    with (tmp_path / "log").open("wb") as log:
+    with (root / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-c", code, "serve", *options], stdout=log, stderr=log)
     try:
         wait_for(port_file.exists)
@@ -32,7 +43,7 @@ def client(loomrl_home: Path, tmp_path: Path) -> Iterator[PolicyClient]:
             yield found
     finally:
         process.terminate()
-        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+        assert process.wait(30) == 0, (root / "log").read_text()
 
 
 def override(*arguments: str) -> str:

@@ -146,7 +146,7 @@ def test_many_share_a_sync(loomrl_home: Path, tmp_path: Path, disk: Disk) -> Non
 
         def work(number: int) -> list[str]:
             start.wait()
-            return [clients[number].decide(f"agent-{number}", OBS).decision_id for _ in range(40)]
+            return [clients[number].decide(f"agent-{number}", OBS).decision_id for _ in range(15)]
 
         disk.slow_down()  # so that others come while one goes on
         before = disk.num_syncs()

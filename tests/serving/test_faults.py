@@ -26,6 +26,7 @@ from loomrl.system.home import home
 from tests.support.champions import make_champion
 from tests.support.inside import wait_for
 from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
+from tests.support.template_home import at_home
 
 OBS = OBSERVATIONS[0].tolist()
 
@@ -196,11 +197,10 @@ def test_every_refusal_is_on_record_also_the_last_ones(loomrl_home: Path, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PolicyVersion]]:
-    """Four registered versions in a LOOMRL_HOME that the tests below share: making it takes MLflow seconds."""
+def versions(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PolicyVersion]]:
+    """Four registered versions in a LOOMRL_HOME that the tests below share."""
     folder = tmp_path_factory.mktemp("registry")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOMRL_HOME", str(folder / "home"))
+    with at_home(folder / "home", template_home):
         registry = Registry()
         yield [
             registry.register("cartpole", discrete_folder(folder / f"v{value}", value=float(value)), f"run-{value}")

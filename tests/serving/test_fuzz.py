@@ -16,12 +16,14 @@ LIFTS = "POST /override", "DELETE /override", "PUT /kill-switch", "PUT /plan"
 AGENTS = "POST /decide", "POST /feedback", "POST /v2/models/{model}/infer"
 
 
+@pytest.mark.parametrize("is_sample", [True, False], ids=["sample", "all"])
 @pytest.mark.parametrize(
     ("make", "policy", "token"), [(discrete_folder, "cartpole", ""), (continuous_folder, "hopper", "correct horse")]
 )
-@pytest.mark.long_cases("discrete_folder-cartpole-")
+@pytest.mark.long_cases("discrete_folder-cartpole--sample", "discrete_folder-cartpole--all")
+@pytest.mark.long_cases("continuous_folder-hopper-correct horse-all")
 def test_every_answer_is_one_that_is_described(
-    loomrl_home: Path, tmp_path: Path, make: Callable[[Path], Path], policy: str, token: str
+    loomrl_home: Path, tmp_path: Path, make: Callable[[Path], Path], policy: str, token: str, is_sample: bool
 ) -> None:
     server = ServerProcess(
         policy,
@@ -31,7 +33,7 @@ def test_every_answer_is_one_that_is_described(
         environment={"LOOMRL_HOME": str(loomrl_home), "LOOMRL_OPERATOR_TOKEN": token},
     )
     with server, server.client(token=token) as client:
-        report = fuzz(server.url, tmp_path / "report", NUM_EXAMPLES, token)
+        report = fuzz(server.url, tmp_path / "report", NUM_EXAMPLES, token, is_sample=is_sample)
         clear_controls(client, policy)
         assert client.decide("a", OBSERVATIONS[0]).role == "champion"
         assert "Traceback" not in server.log()

@@ -100,7 +100,7 @@ def test_two_thousand_decisions_of_all_kinds_are_bitwise_equal(
     assert "sealed with the key 'k'" in reason
 
 
-def test_a_version_of_the_registry_is_fetched_and_verified(loomrl_home: Path, tmp_path: Path) -> None:
+def test_a_version_of_the_registry_is_fetched_and_verified(ready_home: Path, tmp_path: Path) -> None:
     version = Registry().register("cartpole", discrete_folder(tmp_path / "v"), "run")
     make_champion(Registry(), version.version)
     with ServerProcess("cartpole") as server, server.client() as client:

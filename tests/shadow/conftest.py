@@ -16,18 +16,18 @@ from loomrl.shadow.config import ConsequencesConfig, ShadowConfig
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.training.config import TrainingConfig
 from tests.support.policies import BALANCING, discrete_folder
+from tests.support.template_home import at_home
 
 PROJECT = Path(__file__).parents[2]
 SIMILAR = BALANCING * np.array([[1.0], [1.1], [1.0], [0.9]], dtype=np.float32)
 
 
 @pytest.fixture(scope="session")
-def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, PolicyVersion]]:
+def registered(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, PolicyVersion]]:
     """Versions by what they do, in a LOOMRL_HOME of their own."""
     folder = tmp_path_factory.mktemp("shadow")
     weights = {"good": BALANCING, "similar": SIMILAR, "opposite": -BALANCING}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOOMRL_HOME", str(folder / "home"))
+    with at_home(folder / "home", template_home):
         registry = Registry()
         yield {
             name: registry.register("cartpole", discrete_folder(folder / name, array, value=float(index)), name)

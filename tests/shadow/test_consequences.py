@@ -56,6 +56,7 @@ def replayed(
 
 
 @pytest.mark.parametrize(("component", "threshold"), [(3, 1.2), (3, 1.0), (2, 0.1)], ids=["fast", "less_fast", "lean"])
+@pytest.mark.long_cases("less_fast", "lean")
 def test_a_back_door_that_the_champion_never_opens_is_refused_by_what_follows(
     config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path, component: int, threshold: float
 ) -> None:
@@ -118,8 +119,9 @@ def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_retu
 def test_without_a_limit_the_report_says_so_and_the_claim_supports_nothing(
     config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
 ) -> None:
-    found = examine(config, snapshot, ServedPolicy.load(discrete_folder(tmp_path, OTHER), "2"), champion)
-    claim = verdicts(found, config)["limits"]
+    few = limited(config, num_episodes=8, num_disturbed=8, num_noisy=8, max_pairs=8)
+    found = examine(few, snapshot, ServedPolicy.load(discrete_folder(tmp_path, OTHER), "2"), champion)
+    claim = verdicts(found, few)["limits"]
     assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
     assert "no limit is declared" in claim.finding
 

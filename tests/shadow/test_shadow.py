@@ -66,6 +66,9 @@ def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_conf
     config: PolicyConfig, registered: Versions, snapshot: Path
 ) -> None:
     """It would pass a gate that never meets the champion's traffic; here its own choices give it away."""
+    few = {"num_episodes": 8, "num_disturbed": 8, "num_noisy": 8, "max_pairs": 8}
+    followed = config.shadow.consequences.model_copy(update=few)
+    config = with_shadow(config, consequences=followed)
     report = run_shadow(config, snapshot, registered["opposite"], registered["good"])
     assert not report.passed
     refuted = claim(report, "not_contrary")

@@ -8,6 +8,7 @@ priority, processors); it is listed under the command of the process it copies. 
 variables differ that are read at the start; for other commands; and where the imports fail: it says why.
 """
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -25,6 +26,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from tests.support.startup_code import run_startup_code, without_startup_code
+
 _SERVER = (
     "loomrl.serving.command",
     "loomrl.serving.server",
@@ -40,6 +43,7 @@ MODULES = {
     "loomrl.serving.guardian.child": ("loomrl.serving.guardian.exchange", "loomrl.serving.guardian.stream"),
     "loomrl.serving.mirror.child": ("loomrl.serving.policy.model", "loomrl.serving.decisions.memory"),
     "loomrl.language.trajectory": ("loomrl.language.trajectory.api.app",),
+    "tests.support.interrupted_promotions": ("loomrl.promotion.promote", "pytest"),
 }  # what `python -m` runs -> what it imports
 _STARTS_OTHERS = ("loomrl.serving", "loomrl.serving.supervision.worker")
 _READ_AT_START = (
@@ -71,7 +75,7 @@ class ForkServer:
             return False
         if command[:2] != [sys.executable, "-m"] or not set(command[2:3]) & set(self._modules):
             return False
-        changed = {name for name, _ in environment.items() ^ self._begun.items()}
+        changed = {name for name, _ in without_startup_code(environment).items() ^ self._begun.items()}
         return not any(name.startswith(_READ_AT_START) for name in changed)
 
     def close(self) -> None:
@@ -279,9 +283,28 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [module, *arguments]
+    run_startup_code()
     if not hasattr(sys.modules.get(module), "__path__"):  # else runpy warns that it runs for a second time
         sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _run(request: dict[str, Any]) -> None:
+    """Do what was asked for and end as Python does, but for taking all apart that was imported: a copy would first have
+    to copy it, which cost more than its start."""
+    code: Any = 0
+    try:
+        _become(request)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise  # Python says what it is
+        code = ended.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _main(handle: str, modules: str) -> None:
@@ -298,7 +321,7 @@ def _main(handle: str, modules: str) -> None:
     while request["arguments"][0] in _STARTS_OTHERS and (asked := _fork_beside(begun, list(known))):
         request, handles = asked
         _arrive(request, handles)
-    _become(request)
+    _run(request)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def ready_home(template_home: Path, loomrl_home: Path) -> Path:
     for name in ("mlflow.db", "loom.db"):
         shutil.copy2(template_home / name, loomrl_home / name)
     return loomrl_home
+
+
+@contextmanager
+def at_home(home: Path, template_home: Path) -> Iterator[None]:
+    """A new home that is the LOOMRL_HOME of what happens in the block: to make what tests of a file copy."""
+    shutil.copytree(template_home, home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOMRL_HOME", str(home))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.delenv("LOOMRL_DATABASE_URL", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,7 @@ def test_examples_and_then_rewards_teach_it(plugin: Any, recipe: Recipe) -> None
 
 @LEARNERS
 @pytest.mark.parametrize("warm_start", [LESSONS, None], ids=["in the warm start", "in reinforcement"])
+@pytest.mark.long_cases("in the warm start-token_ppo", "in reinforcement-grpo")
 def test_it_goes_on_from_a_checkpoint_to_the_bit(
     plugin: Any, recipe: Recipe, warm_start: dict[str, Any] | None
 ) -> None:

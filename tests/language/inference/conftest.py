@@ -8,6 +8,14 @@ import pytest
 
 from loomrl.language.inference.process import EngineProcess
 from tests.support.language_policies import language_policy
+from tests.support.preforked import Preforked
+
+
+@pytest.fixture(scope="package", autouse=True)
+def engines_are_copies() -> Iterator[None]:
+    """Of one process that has imported what an engine needs."""
+    with Preforked({"loomrl.language.inference": ("loomrl.language.inference.server", "torch", "transformers")}):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import string
 from pathlib import Path
 
 import httpx
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ def asked(draw: st.DrawFn) -> tuple[str, object]:
         max_size=1,
     ),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=500)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150)
 def test_nothing_that_is_sent_makes_the_engine_fail(
     server: httpx.Client, method: str, question: tuple[str, object], headers: dict[str, str]
 ) -> None:
@@ -97,9 +98,11 @@ def test_it_is_a_valid_description(server: httpx.Client) -> None:
     assert known <= document["paths"].keys()
 
 
-def test_every_answer_is_one_that_is_described(policy_folders: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_examples", [2, 4])
+@pytest.mark.long_cases("4")
+def test_every_answer_is_one_that_is_described(policy_folders: list[Path], tmp_path: Path, num_examples: int) -> None:
     with EngineProcess(policy=policy_folders[0], max_waiting=256) as engine, kept_going(engine.url):
-        report = fuzz(engine.url, tmp_path, num_examples=4, reads_strictly=False, is_sample=True)
+        report = fuzz(engine.url, tmp_path, num_examples, reads_strictly=False, is_sample=True)
         assert "Traceback" not in engine.log()
     accepted = num_accepted(report)
     assert report["operations"]["tested"] == report["operations"]["total"] > 20

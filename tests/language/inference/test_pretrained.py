@@ -49,8 +49,8 @@ def test_completions_have_the_log_probabilities_of_the_model_s_own_pass(folder: 
         check_made_by(folder, engine.complete(PROMPTS, n=4, sampling=SAMPLING))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", SGLangEngine), ("llama", VLLMEngine)])
-@pytest.mark.long_cases("gpt2-SGLangEngine")
 def test_a_served_model_takes_the_trainer_s_weights(
     tmp_path: Path, name: str, kind: type[SGLangEngine | VLLMEngine]
 ) -> None:

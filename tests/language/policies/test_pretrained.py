@@ -33,6 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.long_cases("gpt2-0.6", "llama-1.0")
 def test_drawn_tokens_have_the_log_probabilities_of_the_model_s_own_pass(folder: Path, temperature: float) -> None:
     policy = LanguagePolicy.load(folder)
     sampling = SamplingConfig(temperature=temperature, max_tokens=12)
@@ -78,6 +79,7 @@ def test_gradients_are_those_of_transformers_own_loss(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+@pytest.mark.long_cases("gpt2-ppo", "llama-grpo")
 def test_it_learns_what_is_rewarded(folder: Path, algorithm: str) -> None:
     policy = PretrainedPolicy.open(folder, value_head=algorithm == "ppo")
     learning = {"learning_rate": 1e-2, "warmup_updates": 0, "kl_coef": 0.01}

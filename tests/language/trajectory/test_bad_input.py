@@ -48,7 +48,7 @@ def damaged(draw: st.DrawFn) -> object:
         max_size=2,
     ),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=600)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
 def test_nothing_that_is_sent_makes_the_hub_fail(
     hub: httpx.Client, method: str, path: str, body: object, headers: dict[str, str]
 ) -> None:

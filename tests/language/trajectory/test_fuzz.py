@@ -10,8 +10,6 @@ from loomrl.language.trajectory.process import HubProcess
 from loomrl.system.http.tokens import ROLES, TOKENS_FILE, add
 from tests.support.fuzzing import fuzz, num_accepted, roles_that_are_let_in
 
-NUM_EXAMPLES = 10
-
 
 def test_it_is_a_valid_description(hub: httpx.Client) -> None:
     answer = hub.get("/openapi.json")
@@ -22,8 +20,12 @@ def test_it_is_a_valid_description(hub: httpx.Client) -> None:
     assert "security" not in answer.json()["paths"]["/batch"]["get"]
 
 
-def test_every_answer_is_one_that_is_described(hub_process: HubProcess, hub: httpx.Client, tmp_path: Path) -> None:
-    report = fuzz(hub_process.url, tmp_path, NUM_EXAMPLES, reads_strictly=False, is_sample=True)
+@pytest.mark.parametrize("num_examples", [3, 10])
+@pytest.mark.long_cases("10")
+def test_every_answer_is_one_that_is_described(
+    hub_process: HubProcess, hub: httpx.Client, tmp_path: Path, num_examples: int
+) -> None:
+    report = fuzz(hub_process.url, tmp_path, num_examples, reads_strictly=False, is_sample=True)
     accepted = num_accepted(report)
     assert report["operations"]["tested"] == report["operations"]["total"] > 20
     assert all(accepted[f"POST {path}"] for path in ("/register", "/scored_data", "/scored_data_list"))

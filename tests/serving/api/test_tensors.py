@@ -16,11 +16,13 @@ from loomrl.serving.process import ServerProcess
 from loomrl.system.http.problems import Problem
 from tests.support.policies import OBSERVATIONS
 
+LIKE_OTHERS = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float64")  # as int64 and float32
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=3, max_side=4)
 
 
 @pytest.mark.parametrize("dtype", DATATYPES)
 @pytest.mark.parametrize("as_bytes", [True, False])
+@pytest.mark.long_cases(*(f"{as_bytes}-{dtype}" for as_bytes in (True, False) for dtype in LIKE_OTHERS))
 @given(data=st.data())
 def test_what_is_written_is_read_again(dtype: str, as_bytes: bool, data: st.DataObject) -> None:
     elements = {"allow_nan": False, "allow_infinity": False} if dtype.startswith("float") else {}

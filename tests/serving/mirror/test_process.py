@@ -122,6 +122,7 @@ def is_bad(mirror: dict[str, Any]) -> bool:
     return mirror["error"] is not None
 
 
+@pytest.mark.long
 def test_a_killed_process_is_replaced(loomrl_home: Path, tmp_path: Path, champion: Path) -> None:
     with with_challenger(champion, tmp_path) as server, server.client() as client:
         ask(client, "before", OBSERVATIONS)
@@ -171,6 +172,7 @@ def test_sigterm_ends_the_process_after_the_last_mirror(loomrl_home: Path, tmp_p
 
 
 @pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.long_cases("False")
 def test_no_process_outlives_a_server_that_is_killed(
     stopped: bool, loomrl_home: Path, tmp_path: Path, champion: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_no_process_outlives_a_server_that_is_killed(
         wait_for(lambda: not is_running(pid))
 
 
+@pytest.mark.long
 def test_without_a_challenger_there_is_no_process(loomrl_home: Path, champion: Path) -> None:
     with ServerProcess("cartpole", champion_folder=champion) as server, server.client() as client:
         client.decide("a", OBSERVATIONS[0])
@@ -252,6 +255,7 @@ def test_a_challenger_that_fails_again_and_again_is_refused_and_no_other(watch, 
     assert shadow.state.num_mirrored + shadow.state.num_dropped == MOST_FAILURES + 1  # what was in hand at a crash
 
 
+@pytest.mark.long
 def test_the_last_refused_challengers_failure_is_on_record_too(watch, tmp_path: Path, champion: Path) -> None:
     watched = watch(faulty_folder(tmp_path / "crashing", champion, "crash"))
     for _ in range(MOST_FAILURES):

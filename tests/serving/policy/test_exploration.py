@@ -23,7 +23,7 @@ from tests.support.policies import BALANCING, OBSERVATIONS, continuous_folder, d
 from tests.support.served import served
 
 OBS = np.array([[0.5, 0.2, 0.1, 0.1]], np.float32)
-DRAWS = 4_000
+DRAWS = 2_000
 
 
 def loaded(folder: Path, exploration: ExplorationConfig | None = None, **manifest: Any) -> ServedPolicy:

@@ -63,10 +63,10 @@ def test_few_effective_episodes_are_refused_not_estimated(linear: Any) -> None:
 
 def test_weights_of_long_episodes_are_refused_too(linear: Any) -> None:
     steps = [([1.0, 0.0, 0.0, 0.0], 0, 0.05, 1.0)] * 400
-    report = estimate("p", [episode(steps)] * 60, linear(CHAMPION, "1"), linear(CHAMPION, "2"), OffPolicyConfig())
+    report = estimate("p", [episode(steps)] * 10, linear(CHAMPION, "1"), linear(CHAMPION, "2"), OffPolicyConfig())
     assert "explored so that its own choice was less probable than by chance" in report.refused
     common = [(steps[0][0], 0, 0.5, 1.0)] * 1_100
-    longer = estimate("p", [episode(common)] * 60, linear(CHAMPION, "1"), linear(CHAMPION, "2"), OffPolicyConfig())
+    longer = estimate("p", [episode(common)] * 10, linear(CHAMPION, "1"), linear(CHAMPION, "2"), OffPolicyConfig())
     assert "the weights of episodes of up to 1100 steps are beyond all numbers" in longer.refused
 
 
