@@ -19,11 +19,7 @@ from loomrl.types import SafetyCase
 from tests.support.policy_versions import config as policy_config
 from tests.support.trained import CONSTRAINTS, SAFETY, Policy, examine
 
-CHECKS = {
-    "falsification": {"num_leads": 8, "horizon": 20, "max_failures": 1, "num_lines": 16},
-    "disturbed_return": {"num_episodes": 8},
-}
-QUICK = SAFETY.model_copy(update={"num_episodes": 20, "num_envs": 20, "checks": CHECKS})
+QUICK = SAFETY.model_copy(update={"checks": {"falsification": {"num_leads": 16, "num_lines": 64, "max_failures": 4}}})
 
 
 @pytest.fixture(scope="module")
