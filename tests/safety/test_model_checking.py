@@ -83,9 +83,8 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
     assert (again.seed, again.reproduced, again.identical) == (None, True, None)
     assert claims["below"].counterexample.description == f"{config_of(config, 'below')}: {again.finding}"
     assert again.finding.endswith("from the initial state s = 0, over = False")
-    failure = safety_replay._failure(
-        read_case(tmp_path / "safety"), claims["below"], tmp_path / "safety", discrete.environment, discrete.training
-    )
+    folder, folders = tmp_path / "safety", (discrete.environment, discrete.training, discrete.evaluation)
+    failure = safety_replay._failure(read_case(folder), claims["below"], folder, *folders)
     held = replace(failure, document={**failure.document, "property": config_of(config, "above")})
     assert not model_checking.replay(held).reproduced
 

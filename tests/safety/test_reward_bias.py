@@ -115,7 +115,8 @@ def test_a_value_that_matters_no_more_is_not_found_again(
 ) -> None:
     _, policy = lending
     claim = claims_of(examine(policy, tmp_path, settings(outcome_margin=1.0)))[f"group.{what}"]
-    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, policy.environment, policy.training)
+    folders = (policy.environment, policy.training, policy.evaluation)
+    failure = safety_replay._failure(read_case(tmp_path), claim, tmp_path, *folders)
     assert reward_bias.replay(failure).reproduced
     feature = {**failure.document["feature"], "values": values, "observed_as": observed_as}
     document = {**failure.document, "feature": feature}

@@ -80,6 +80,7 @@ def _last_name(module: Path) -> str:
 def _imported_by(modules: Iterable[Path], root: Path) -> dict[Path, str]:
     """These modules and all they import, directly or not -> SHA-256."""
     found: dict[Path, str] = {}
+    names: set[str] = set()  # of imports that were followed
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
@@ -88,7 +89,9 @@ def _imported_by(modules: Iterable[Path], root: Path) -> dict[Path, str]:
             continue
         source = module.read_bytes()
         found[module] = sha256(source)
-        waiting += [file for name in _own_imports(source) for file in _files_of(name, root)]
+        new = set(_own_imports(source)) - names
+        names |= new
+        waiting += [file for name in new for file in _files_of(name, root)]
     return found
 
 
