@@ -14,7 +14,7 @@ from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.consequences import examine
-from loomrl.shadow.following import claims_of, counterexample
+from loomrl.shadow.following import claims_of, losing_pair
 from loomrl.shadow.replay import replay
 from loomrl.system.files import write_sums
 from loomrl.types import Bound, Claim, Verdict
@@ -50,7 +50,6 @@ def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
     """The rule of promotion, by the evaluations of both."""
     compared = compare(challenger, champion, config.promotion)
     assert not isinstance(compared, str), compared
-    seed, lost = worst_pair(challenger, champion)
     return Claim(
         id=NOT_WORSE,
         stage="promotion",
@@ -59,7 +58,7 @@ def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
         method="as promotion does",
         verdict=compared.verdict,
         bound=Bound(kind="lower", measured=compared.low, limit=-compared.margin, unit="return"),
-        counterexample=counterexample(seed, f"the whole episode earns {lost:.4g} less"),
+        counterexample=losing_pair(*worst_pair(challenger, champion)),
     )
 
 

@@ -433,17 +433,18 @@ class Continuation(Document):
     """
 
     seed: int
-    step: int = 0  # decisions before it
-    observation: list[float] = Field(default_factory=list)  # flattened, the first 32 numbers
+    step: int  # decisions before it
+    observation: list[float]  # flattened, the first 32 numbers
     champion_action: Any = None
     challenger_action: Any = None
     champion_return: float  # of the whole episode
     challenger_return: float
     violated: list[str] = Field(default_factory=list)  # limits that the challenger broke and the champion kept
-    disturbed: str = ""  # the next three in words
+    disturbed: str = ""  # what was held or the noise, in words
     held: Any = None  # the action that was held before the step
     held_steps: int = 0
     noise: float = 0.0  # of the sensors, in deviations of what the champion observes
+    weight: float = 1.0  # of what follows, in a mean over the disagreements of the episode
 
 
 class LimitFollowed(Document):
@@ -493,7 +494,6 @@ class Noisy(Document):
     num_failed: int = 0  # of those, in which the challenger failed
     seed: int | None = None  # of the one in which it lost most
     why_not: str = ""
-    unit: list[float] = Field(default_factory=list)  # a deviation of each number observed, where any failed
 
 
 class Consequences(Document):
@@ -516,7 +516,7 @@ class Consequences(Document):
     travel: Travel | None = None  # None where actions are no continuous ones, too
     noisy: Noisy | None = None
     worst: list[Continuation] = Field(default_factory=list)
-    # Id of a claim -> the episode in which it failed worst; of whole episodes and of travel the seed says it all.
+    # Id of a claim -> the episode that speaks most against it; of whole episodes and of travel a seed says all.
     counterexamples: dict[str, Continuation] = Field(default_factory=dict)
 
 

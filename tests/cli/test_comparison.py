@@ -71,12 +71,12 @@ def test_tables_for_a_person_and_a_document_for_machines() -> None:
 
 def test_agents_that_hang_are_told_with_the_setting_that_gives_them_up() -> None:
     log_both(30)
-    assert "has not ended" not in run("cartpole", "1", "2").output
+    assert "not known yet" not in run("cartpole", "1", "2").output
     log = AuditLog("cartpole")
     decide(log, "hangs", "for ever", [0.0, 0.0, 0.0, 0.0], "1", experiment="e", dealt="1", shares={"1": 0.5, "2": 0.5})
     log.close()
     shown = run("cartpole", "1", "2").output
-    assert "agents with an episode that has not ended: 1;" in shown
+    assert "agents whose value is not known yet: 1;" in shown
     assert "`promotion.comparison.longest_episode_seconds` gives up" in shown
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from loomrl.cli.promotion import app
 from loomrl.errors import ArtifactError, ConfigError, GateRefused
-from loomrl.promotion import promote, review
+from loomrl.promotion import promote, replay, review
 from loomrl.promotion.approvals import answer
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
@@ -88,6 +88,9 @@ def test_promoting_by_hand_obeys_the_rules(tmp_path: Path) -> None:
     refused = run("promote", "cartpole", "2", "--by", "Ada", "--reason", "I insist")
     assert isinstance(refused.exception, GateRefused)
     assert "worse than the champion" in refused.stdout
+    told, claim = replay._newest(Registry().require("cartpole", "2"), "not_worse")
+    assert told.when > read_run("run-2").started, "what a person was told last is what is played again"
+    assert (told.champion, claim.counterexample is not None) == ("1", True)
     assert Registry().aliases("cartpole") == {CHAMPION: "1"}
     again = run("promote", "cartpole", "champion")
     assert (again.exit_code, "version 1" in again.stdout) == (0, True)

@@ -121,7 +121,7 @@ def test_a_page_of_another_site_starts_no_life_cycle(services: Services) -> None
     assert services.api.post("/flow_runs/count", json={}).json() == before
 
 
-@pytest.mark.long  # `tests/serving/test_guard.py` asks a server of its own the same, without a browser for each route
+@pytest.mark.long  # `tests/serving/test_guard.py` asks a server of its own, by a page in a browser and headers by hand
 @pytest.mark.parametrize("host", ["127.0.0.1", EVIL])
 def test_a_page_of_another_site_decides_and_changes_nothing_on_the_policy_server(
     services: Services, monkeypatch: pytest.MonkeyPatch, host: str

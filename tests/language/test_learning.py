@@ -28,7 +28,7 @@ def learner_of(algorithm: str, policy: LanguagePolicy) -> LanguageLearner:
     return LanguagePPO(LanguagePPOConfig(total_updates=NUM_UPDATES), policy)
 
 
-@pytest.mark.long
+@pytest.mark.long  # `algorithms/test_learning.py` learns by rewards, too
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_sums_of_single_digits(algorithm: str) -> None:
     policy = LanguagePolicy.fresh(0, DIGITS, width=32, max_tokens=8, value_head=algorithm == "ppo")

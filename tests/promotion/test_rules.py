@@ -23,7 +23,7 @@ from loomrl.types import (
     PromotionDecision,
     Verdict,
 )
-from tests.support.policy_versions import SNAPSHOT, config, graph, register, shadow_report
+from tests.support.policy_versions import FIRST_SEED, SNAPSHOT, config, graph, register, shadow_report
 from tests.support.projects import copy_home
 from tests.support.template_home import at_home
 
@@ -100,6 +100,10 @@ def test_a_worse_challenger_is_refused_with_its_numbers(ready_home: Path, tmp_pa
     assert bound is not None
     assert (bound.limit, bound.measured < -25) == (-25.0, True)
     assert "worse than the champion: mean return 419.5 against the champion's 500" in decision.reasons[0]
+    shown = claim(decision, "not_worse").counterexample
+    assert shown is not None
+    assert (shown.seed, shown.replay_command) == (FIRST_SEED, "loomrl policy replay cartpole@2 not_worse")
+    assert "earns 100 less than the champion's" in shown.description
     assert versions.decide({"require_not_worse": False}).decision == "promoted"
 
 

@@ -22,7 +22,7 @@ from loomrl.safety.gate import recheck_local
 from loomrl.serving.policy.model import open_session
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Claim, Episode, Verdict
-from tests.support.trained import EVALUATION, PROJECT, Policy, evaluate, examine, only, train
+from tests.support.trained import EVALUATION, PROJECT, Policy, evaluate, examine, train, without_long_searches
 
 APPROACHING = PROJECT / "examples" / "approaching"
 NUM_STEPS, CELLS = 40, [352, 128]
@@ -46,7 +46,7 @@ def described(careful: Policy) -> Abstraction:
 
 
 def settings(**abstraction: Any) -> SafetyConfig:
-    checks = only(abstraction={"cells": CELLS, **abstraction}, minimum_return={"threshold": -30})
+    checks = without_long_searches(abstraction={"cells": CELLS, **abstraction}, minimum_return={"threshold": -30})
     return SafetyConfig(num_episodes=32, checks=checks)
 
 

@@ -25,7 +25,7 @@ from loomrl.safety.registry import configured_checks
 from loomrl.safety.replay import replay
 from loomrl.system.files import sha256_file, sums
 from loomrl.types import Claim, EvaluationReport, SafetyCase, Verdict
-from tests.support.trained import CONSTRAINTS, EVALUATION, OFF, SAFETY, Policy, examine, only
+from tests.support.trained import CONSTRAINTS, EVALUATION, OFF, SAFETY, Policy, examine, without_long_searches
 
 PROGRAM = """
 import sys
@@ -240,7 +240,7 @@ def waiver(name: str) -> WaiverConfig:
 
 def test_a_waiver_is_recorded_with_the_verdict_it_covers(barely_trained: Policy, tmp_path: Path) -> None:
     names = ["minimum_return", "statistical_limits.cart_stays_on_track"]
-    config = SAFETY.model_copy(update={"waivers": [waiver(name) for name in names], "checks": only()})
+    config = SAFETY.model_copy(update={"waivers": [waiver(name) for name in names], "checks": without_long_searches()})
     case = examine(barely_trained, tmp_path, config)
     waived = by_id(case)["minimum_return"]
     assert waived.verdict is Verdict.WAIVED
@@ -275,7 +275,7 @@ def copy(policy: Policy, tmp_path: Path) -> Policy:
 
 
 def provenance(policy: Policy, tmp_path: Path) -> dict[str, Claim]:
-    case = examine(policy, tmp_path / "case", SafetyConfig(num_episodes=6, checks=only()))
+    case = examine(policy, tmp_path / "case", SafetyConfig(num_episodes=6, checks=without_long_searches()))
     assert not case.decision.passed
     return by_id(case)
 

@@ -24,14 +24,14 @@ from loomrl.safety.replay import replay
 from loomrl.serving.policy.model import open_session
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
-from tests.support.trained import Policy, examine, only
+from tests.support.trained import Policy, examine, without_long_searches
 
 HOLE = "over & (s=5|s=7|s=11|s=12)"
 
 
 def settings(*properties: tuple[str, str]) -> SafetyConfig:
     listed = [{"name": name, "property": prop} for name, prop in properties]
-    return SafetyConfig(num_episodes=20, checks=only(model_checking={"properties": listed}))
+    return SafetyConfig(num_episodes=20, checks=without_long_searches(model_checking={"properties": listed}))
 
 
 def claims_of(case: SafetyCase) -> dict[str, Any]:

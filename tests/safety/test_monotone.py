@@ -24,7 +24,7 @@ from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
 from tests.support.policies import continuous_folder
-from tests.support.trained import Policy, examine, only
+from tests.support.trained import Policy, examine, without_long_searches
 
 STANDING = {
     "observation[0]": [-0.2, 0.2],
@@ -35,7 +35,9 @@ STANDING = {
 
 
 def settings(*properties: dict[str, Any], **more: Any) -> SafetyConfig:
-    return SafetyConfig(num_episodes=20, checks=only(monotone={"properties": list(properties), **more}))
+    return SafetyConfig(
+        num_episodes=20, checks=without_long_searches(monotone={"properties": list(properties), **more})
+    )
 
 
 def claims_of(case: SafetyCase) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from loomrl.algorithms.policies.loading import load_policy
 from loomrl.cli.main import app
 from loomrl.safety.checks.observation_attack import Attack
 from loomrl.types import Verdict
-from tests.support.trained import SAFETY, Policy, examine, only
+from tests.support.trained import SAFETY, Policy, examine, without_long_searches
 
 CLAIM = "observation_attack.pole_is_upright"
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -63,7 +63,7 @@ def test_what_it_sees_stays_within_the_space() -> None:
 def test_a_good_policy_bears_little_and_not_everything(
     good: Policy, tmp_path: Path, magnitude: float, verdict: Verdict
 ) -> None:
-    checks = only(observation_attack={"magnitude": magnitude, "num_episodes": 8})
+    checks = without_long_searches(observation_attack={"magnitude": magnitude, "num_episodes": 8})
     config = SAFETY.model_copy(update={"num_episodes": 8, "checks": checks})
     case = examine(good, tmp_path, config)
     (claim,) = [one for one in case.claims if one.id == CLAIM]

@@ -21,7 +21,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Episode, SafetyCase, Verdict
-from tests.support.trained import EVALUATION, Policy, evaluate, examine, only, train
+from tests.support.trained import EVALUATION, Policy, evaluate, examine, train, without_long_searches
 
 LENDING = '''
 """Lend or not, by what an applicant earns. `favour` rewards lending to one group more; `handicap` lowers its income."""
@@ -69,7 +69,7 @@ def lending(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def settings(**more: Any) -> SafetyConfig:
     feature = {"name": "group", "parameter": "group", "values": [0, 1], "observed_as": ["observation[1]"], **more}
-    return SafetyConfig(num_episodes=80, checks=only(reward_bias={"features": [feature]}))
+    return SafetyConfig(num_episodes=80, checks=without_long_searches(reward_bias={"features": [feature]}))
 
 
 def claims_of(case: SafetyCase) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def context_of(policy: Policy, folder: Path) -> Context:
 
 def test_a_feature_the_environment_does_not_have_is_named(barely_trained: Policy, tmp_path: Path) -> None:
     feature = {"name": "age", "parameter": "age", "values": [20, 70]}
-    config = SafetyConfig(num_episodes=20, checks=only(reward_bias={"features": [feature]}))
+    config = SafetyConfig(num_episodes=20, checks=without_long_searches(reward_bias={"features": [feature]}))
     with pytest.raises(ConfigError, match="age"):
         examine(barely_trained, tmp_path / "safety", config)
 

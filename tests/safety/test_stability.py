@@ -15,11 +15,11 @@ from loomrl.safety.probing.probes import noise_scale
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json
 from loomrl.types import SafetyCase, Verdict
-from tests.support.trained import Policy, examine, only
+from tests.support.trained import Policy, examine, without_long_searches
 
 
 def settings(**values: Any) -> SafetyConfig:
-    return SafetyConfig(num_episodes=20, checks=only(stability={"num_visited": 24, **values}))
+    return SafetyConfig(num_episodes=20, checks=without_long_searches(stability={"num_visited": 24, **values}))
 
 
 def claim_of(case: SafetyCase) -> Any:

@@ -50,6 +50,7 @@ def replayed(
     again = replay(claim, found, config, snapshot, challenger, champion)
     assert again.reproduced, again.finding
     assert again.seed == claim.counterexample.seed
+    assert again.identical is (True if claim.id in found.counterexamples else None)
     assert f"seed {again.seed}" in claim.counterexample.description
     assert not replay(claim, found, config, snapshot, champion, champion).reproduced
     return again
@@ -114,6 +115,18 @@ def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_retu
     assert (
         f"from step {kept.step} on, the challenger comes to a return of {kept.challenger_return:.6g}" in again.finding
     )
+
+
+def test_a_limit_that_is_called_like_another_claim_has_its_own(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    config = limited(config, UP.model_copy(update={"name": "noise"}))
+    falling = ServedPolicy.load(discrete_folder(tmp_path, -BALANCING), "2")
+    found = examine(config, snapshot, falling, champion)
+    claims = verdicts(found, config)
+    assert {"noise", "limits.noise"} <= set(claims)
+    assert "noise is broken" in replayed(claims["limits.noise"], found, config, snapshot, falling, champion).finding
+    assert "noise is broken" not in replayed(claims["noise"], found, config, snapshot, falling, champion).finding
 
 
 def test_without_a_limit_the_report_says_so_and_the_claim_supports_nothing(

@@ -14,7 +14,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.runs.stages import Folders
 from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.process import ServerProcess
-from loomrl.shadow.following import counterexample
+from loomrl.shadow.following import losing_pair
 from loomrl.shadow.shadow import run_shadow
 from loomrl.shadow.traffic import drive
 from loomrl.storage.registry import CHALLENGER, PolicyVersion, Registry
@@ -85,24 +85,26 @@ def test_a_challenger_that_acts_against_the_champion_is_refused_without_any_conf
         method="",
         verdict=Verdict.REFUTED,
         bound=Bound(kind="lower", measured=-400.0, limit=-25.0),
-        counterexample=counterexample(config.shadow.first_seed, "it falls"),
+        counterexample=losing_pair(config.shadow.first_seed, 400.0),
     )
-    keep_run(config, snapshot, report, not_worse)
+    keep_run(registered["opposite"].run_id, config, snapshot, report, not_worse)
     shown = [one for one in report.claims if one.counterexample is not None]
-    assert {one.id.rpartition(".")[2] for one in shown} >= {"return", "disturbed", "whole"}
+    assert {one.id.rpartition(".")[2] for one in shown} >= {"disturbed", "whole"}
     reference = f"cartpole@{report.challenger_version}"
     for one in [*shown, not_worse]:
         assert one.counterexample is not None
         again = CliRunner().invoke(policy_commands, ["replay", reference, one.id, "--json"])
         assert again.exit_code == 0, again.exception
-        assert json.loads(again.stdout)["reproduced"]
+        outcome = json.loads(again.stdout)
+        assert outcome["reproduced"]
+        assert outcome["finding"].startswith(f"version {report.challenger_version} beside {report.champion_version}: ")
         assert one is not_worse or one.counterexample.replay_command == f"loomrl policy replay {reference} {one.id}"
     unknown = CliRunner().invoke(policy_commands, ["replay", reference, "shadow.agreement"])
     assert isinstance(unknown.exception, ConfigError)
     assert "there are shadow.consequences" in str(unknown.exception)
 
 
-def keep_run(config: PolicyConfig, snapshot: Path, report: ShadowReport, rule: Claim) -> None:
+def keep_run(run_id: str, config: PolicyConfig, snapshot: Path, report: ShadowReport, rule: Claim) -> None:
     """As a life cycle leaves it whose promotion this rule refused."""
     decision = PromotionDecision(
         policy="cartpole",
@@ -114,7 +116,7 @@ def keep_run(config: PolicyConfig, snapshot: Path, report: ShadowReport, rule: C
         inputs_digest="",
     )
     record = RunRecord(
-        run_id="refused",
+        run_id=run_id,
         policy="cartpole",
         state="refused",
         started=now(),
@@ -124,7 +126,7 @@ def keep_run(config: PolicyConfig, snapshot: Path, report: ShadowReport, rule: C
         decision=decision,
     )
     write_run(record)
-    shutil.copytree(snapshot, Folders(run_folder("refused"), "cartpole")["environment"])
+    shutil.copytree(snapshot, Folders(run_folder(run_id), "cartpole")["environment"])
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ SHARED: dict[str, str] = {}  # settings of every command, such as the URL of a P
 
 
 def copy_project(destination: Path) -> Path:
-    """A copy of the work tree (what git tracks or would track, and what Python compiled of it), committed to a
+    """A copy of the work tree (what git tracks or would track, and what Python compiled of its code), committed to a
     repository of its own."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -34,7 +34,8 @@ def copy_project(destination: Path) -> Path:
         if (ROOT / name).is_file():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, destination / name)
-            if name.endswith(".py") and (compiled := Path(cache_from_source(str(ROOT / name)))).is_file():
+            is_code = name.endswith(".py") and name.startswith(("src/", "flows/", "tasks/"))
+            if is_code and (compiled := Path(cache_from_source(str(ROOT / name)))).is_file():
                 (destination / name).with_name("__pycache__").mkdir(exist_ok=True)
                 shutil.copy2(compiled, (destination / name).with_name("__pycache__"))
     (destination / ".venv").symlink_to(Path(sys.prefix), target_is_directory=True)

@@ -83,7 +83,7 @@ def through_the_stages(root: Path, environment: EnvironmentConfig, config: Polic
     return policy
 
 
-def only(**checks: Any) -> dict[str, Any]:
+def without_long_searches(**checks: Any) -> dict[str, Any]:
     """Settings of these checks, without the two that play most, for tests of what others say."""
     return {"disturbed_return": OFF, "falsification": OFF, **checks}
 

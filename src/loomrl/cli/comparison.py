@@ -79,7 +79,7 @@ def _live_lines(found: "VersionComparison", *, gives_up: bool) -> list[str]:
     waiting = max((one.num_unfinished for one in live.differences if one.differs is None), default=0)
     if waiting and not gives_up:
         lines.append(
-            f"agents with an episode that has not ended: {waiting}; they may keep it undecided for ever, unless "
+            f"agents whose value is not known yet: {waiting}; one that hangs may keep it undecided for ever, unless "
             "`promotion.comparison.longest_episode_seconds` gives up what lasts twice as long"
         )
     return lines if live.refused is None else [*lines, f"nothing is claimed: {live.refused}"]

@@ -16,6 +16,8 @@ from loomrl.storage.run_record import list_runs, new_run_id
 from loomrl.system.home import config_file, project_root
 from loomrl.types import PromotionDecision, ShadowReport
 
+BY_HAND = "promotion by hand"  # the event of a decision that a person asked for
+
 
 def promote_by_hand(
     policy: str, reference: str, person: str | None, reason: str, registry: Registry | None = None
@@ -44,7 +46,7 @@ def promote_by_hand(
             reasons = [*decision.reasons, "name yourself with --by NAME"]
             decision = decision.model_copy(update={"decision": "refused", "reasons": reasons})
         run_id = f"by-hand-{new_run_id()}"
-        db.record_event("promotion by hand", {"run_id": run_id, "person": person, "decision": decision.to_json()})
+        db.record_event(BY_HAND, {"run_id": run_id, "person": person, "decision": decision.to_json()})
         return decision, promote.apply(decision, run_id, registry, db)
 
 

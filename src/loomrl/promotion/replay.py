@@ -1,58 +1,93 @@
 """Plays again why a version was refused beside its champion, from the run that tried it."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
 from loomrl.errors import ConfigError
+from loomrl.promotion.by_hand import BY_HAND
 from loomrl.runs.config import PolicyConfig
 from loomrl.runs.stages import Folders
 from loomrl.safety.replay import CounterexampleReplay
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.replay import replay
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
+from loomrl.storage.loomdb.records import Event
 from loomrl.storage.registry import PolicyVersion, Registry
-from loomrl.storage.run_record import RunRecord, list_runs, run_folder
+from loomrl.storage.run_record import list_runs, read_run, run_folder
 from loomrl.system.home import inside
-from loomrl.types import Claim, Consequences
+from loomrl.types import Claim, Consequences, PromotionDecision
 
 
 def replay_refusal(registry: Registry, version: PolicyVersion, name: str) -> CounterexampleReplay:
     """Play the counterexample of a claim that refused a version again: `not_worse`, or one of its shadow report.
 
-    The newest run on this machine in which the claim has one is meant. A failure that is not there any more is no
-    error: the result says so.
+    The newest report or decision in which the claim has one is meant, of a run on this machine or by hand; the finding
+    says beside which champion that was. The snapshot is that of the run which made the version. A failure that is not
+    there any more is no error: the result says so.
 
     Raises:
-        ConfigError: when there is no such run, or a package that the environment needs is missing.
+        ConfigError: when there is none, the version's run is not here, or a package the environment needs is missing.
         GateRefused: when a version has no answer to an observation.
         EnvironmentFault: when the environment breaks its API, or the episode does not repeat.
-        ArtifactError: when a version's files or the snapshot were changed.
-        ServiceError: when the registry cannot be reached.
+        ArtifactError: when a version's files or the snapshot were changed, or a run's record is torn.
+        ServiceError: when the registry or LoomDB cannot be reached.
     """
-    record, claim, beside = _refused(version, name)
-    champion = registry.require(version.policy, beside)
+    one, claim = _newest(version, name)
+    run = read_run(version.run_id)
     served = [
-        ServedPolicy.load(registry.download(one, inside("versions", one.policy, one.version)), one.version)
-        for one in (version, champion)
+        ServedPolicy.load(registry.download(each, inside("versions", each.policy, each.version)), each.version)
+        for each in (version, registry.require(version.policy, one.champion))
     ]
-    found = record.shadow.consequences if record.shadow is not None else None
-    snapshot = Folders(run_folder(record.run_id), record.policy)["environment"]
-    config = PolicyConfig.model_validate(record.config)
-    return replay(claim, found or Consequences(examined=False), config, snapshot, *served)
-
-
-def _refused(version: PolicyVersion, name: str) -> tuple[RunRecord, Claim, str]:
-    """The newest run in which a claim about this version has a counterexample, and beside which version."""
-    known: list[str] = []
-    for record in list_runs(version.policy):
-        report, decision = record.shadow, record.decision
-        told: list[tuple[str | None, list[Claim]]] = []
-        if report is not None and report.challenger_version == version.version:
-            told.append((report.champion_version, report.claims))
-        if decision is not None and decision.version == version.version:
-            told.append((decision.champion_before, decision.rules))
-        for beside, claims in told:
-            shown = {claim.id: claim for claim in claims if claim.counterexample is not None}
-            if beside is not None and name in shown:
-                return record, shown[name], beside
-            known += shown
-    there_are = f"; there are {', '.join(dict.fromkeys(known))}" if known else ""
-    raise ConfigError(
-        f"no run on this machine has a counterexample of {name} for {version.policy}@{version.version}{there_are}"
+    config, snapshot = (
+        PolicyConfig.model_validate(run.config),
+        Folders(run_folder(run.run_id), run.policy)["environment"],
     )
+    return replay(claim, one.found or Consequences(examined=False), config, snapshot, *served)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Claims about a version beside a champion, with what followed, and when they were made."""
+
+    when: str  # ISO 8601, UTC
+    champion: str
+    claims: list[Claim]
+    found: Consequences | None = None
+
+
+def _newest(version: PolicyVersion, name: str) -> tuple[_Told, Claim]:
+    """What was told last in which this claim about the version has a counterexample."""
+    every = sorted(_all(version), key=lambda one: one.when, reverse=True)
+    shown = [(one, claim) for one in every for claim in one.claims if claim.counterexample is not None]
+    for one, claim in shown:
+        if claim.id == name:
+            return one, claim
+    there_are = f"; there are {', '.join(dict.fromkeys(claim.id for _, claim in shown))}" if shown else ""
+    raise ConfigError(
+        f"nothing on this machine has a counterexample of {name} for {version.policy}@{version.version}{there_are}"
+    )
+
+
+def _all(version: PolicyVersion) -> Iterator[_Told]:
+    decisions = []
+    for record in list_runs(version.policy):
+        report, when = record.shadow, record.finished or record.started
+        if report is not None and report.challenger_version == version.version and report.champion_version is not None:
+            yield _Told(when, report.champion_version, report.claims, report.consequences)
+        if record.decision is not None:
+            decisions.append((when, record.decision))
+    with LoomDB.open() as db:
+        decisions += [(event.created.isoformat(), _decision(event)) for event in db.events(BY_HAND)]
+    for when, decision in decisions:
+        is_about = (decision.policy, decision.version) == (version.policy, version.version)
+        if is_about and decision.champion_before is not None:
+            yield _Told(when, decision.champion_before, decision.rules)
+
+
+def _decision(event: Event) -> PromotionDecision:
+    try:
+        return PromotionDecision.model_validate(event.data.get("decision"))
+    except ValidationError as error:
+        raise DamagedRow(f"an event {BY_HAND!r} in LoomDB holds no decision, it was changed: {error}") from error

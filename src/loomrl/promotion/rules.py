@@ -21,8 +21,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
 from loomrl.safety.case.tally import tally
-from loomrl.shadow.following import PREFIX, counterexample
-from loomrl.shadow.replay import with_command
+from loomrl.shadow.following import PREFIX, losing_pair, with_command
 from loomrl.statistics.paired_returns import judge_margin
 from loomrl.statistics.spending import short_of
 from loomrl.storage.registry import PolicyVersion
@@ -102,9 +101,8 @@ def decide(inputs: Inputs) -> PromotionDecision:
     What cannot be trusted or compared is a claim that is not met. An error is raised only where a file that was
     verified cannot be read: ArtifactError.
     """
-    claims = [
-        with_command(Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))), inputs.version) for rule in RULES
-    ]
+    about = inputs.version.policy, inputs.version.version
+    claims = [with_command(Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))), *about) for rule in RULES]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     return PromotionDecision(
         policy=inputs.version.policy,
@@ -236,6 +234,7 @@ def not_worse(inputs: Inputs) -> RuleResult:
     if isinstance(comparison, str):
         return RuleResult(comparison, Verdict.UNDECIDED, method, mandatory)
     sentence = comparison.sentence()
+    is_worse = comparison.verdict is Verdict.REFUTED
     if inputs.one_environment is not None:
         sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
     return RuleResult(
@@ -251,13 +250,8 @@ def not_worse(inputs: Inputs) -> RuleResult:
         ),
         confidence=comparison.confidence,
         num_samples=comparison.num_pairs,
-        counterexample=_worst(folder, champion_folder) if comparison.verdict is Verdict.REFUTED else None,
+        counterexample=losing_pair(*worst_pair(folder, champion_folder)) if is_worse else None,
     )
-
-
-def _worst(folder: Path, champion_folder: Path) -> Counterexample:
-    seed, lost = worst_pair(folder, champion_folder)
-    return counterexample(seed, f"the whole episode earns {lost:.4g} less")
 
 
 def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersion | None) -> bool:

@@ -28,8 +28,8 @@ from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, SOON
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
-from loomrl.shadow.following import PREFIX, refuting_confidence
-from loomrl.shadow.handover import Handover, broken, fails, handed_over, loses, that_fail
+from loomrl.shadow.following import PREFIX, limit_id, refuting_confidence
+from loomrl.shadow.handover import Handover, broken, fails, handed_over, loses_much, of_whole_episodes, played_again
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
@@ -63,6 +63,28 @@ def examine(
         return Consequences(examined=False, why_not=f"the snapshot cannot be played here: {error}")
 
 
+def play_again(
+    state: Continuation, config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy
+) -> Handover:
+    """Both versions play an episode of a report again; what noise is measured in is found as it was.
+
+    Raises:
+        GateRefused: where a version has no answer to an observation.
+        EnvironmentFault: where the environment breaks its API, or the episode does not repeat.
+        ArtifactError: where the snapshot was changed.
+        ConfigError: where a package that the environment needs is missing.
+    """
+    unit = _Examination(config, snapshot_folder, challenger, champion).unit if state.noise else np.zeros(())
+    return played_again(state, unit, Continuations(snapshot_folder, 1), challenger, champion)
+
+
+def play_pair(seed: int, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy) -> Handover:
+    """The whole episode of a seed, by each; raises as `play_again` does."""
+    play = Continuations(snapshot_folder, 1).play
+    ((first,), (second,)) = play(champion, [seed]), play(challenger, [seed])
+    return Handover(first, second, step=0)
+
+
 class _Examination:
     def __init__(
         self, config: PolicyConfig, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy | None
@@ -91,6 +113,13 @@ class _Examination:
         above = mean - _mean_return(played)
         return above if above > 0 else abs(mean)
 
+    @property
+    def unit(self) -> Floats:
+        """A deviation of what the champion observes, (*obs)."""
+        observed = np.concatenate([episode.obs for episode in self.episodes]).astype(np.float64)
+        deviation: Floats = np.std(observed, axis=0)
+        return deviation
+
     def run(self) -> Consequences:
         num_decisions = sum(episode.length for episode in self.episodes)
         found = Consequences(examined=True, num_episodes=len(self.episodes), num_decisions=num_decisions)
@@ -99,7 +128,7 @@ class _Examination:
             return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
-        failed = [one for one in disturbed if self._fails(one, SOON * burst)]
+        failed = [one for one in disturbed if fails(one, self.limits, self.scale, SOON * burst)]
         alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
@@ -212,13 +241,6 @@ class _Examination:
         end = _end(burst)
         return episode.length > end and self._holds(episode, end)
 
-    def _fails(self, handover: Handover, within: int) -> bool:
-        """Whether the challenger loses much of what the champion earned, or soon breaks a limit that it kept.
-
-        What comes later is no answer to the disturbance: policies that drift by nature would be blamed for it.
-        """
-        return fails(handover, self.limits, self.scale, within)
-
     # --- whole episodes ---
 
     def _whole(self, champion: ServedPolicy, alone: Sequence[Episode]) -> WholeEpisodes:
@@ -235,11 +257,10 @@ class _Examination:
 
     def _noisy(self, champion: ServedPolicy) -> tuple[Noisy, list[Handover]]:
         """What comes of noise that the champion withstands, and the episodes in which the challenger fails under it."""
-        observed = np.concatenate([episode.obs for episode in self.episodes])
-        if not self.noisy or observed.dtype.kind != "f":
+        if not self.noisy or self.episodes[0].obs.dtype.kind != "f":
             asked = "num_noisy is 0" if not self.noisy else "what is observed is no measurement"
             return Noisy(why_not=asked), []
-        unit = np.std(observed.astype(np.float64), axis=0)
+        unit = self.unit
         try:
             withstood = self._withstands(champion, unit)
         except GateRefused as refused:  # a shield knows no state but its own
@@ -261,7 +282,6 @@ class _Examination:
             num_episodes=len(both),
             num_failed=len(failed),
             seed=None if worst is None else worst.champion.seed,
-            unit=unit.ravel().tolist() if failed else [],
         )
         return found, failed
 
@@ -274,26 +294,32 @@ class _Examination:
 
     def _holds(self, episode: Episode, step: int = 0) -> bool:
         """Whether the champion's episode earns as usual and, from the step on, keeps the limits."""
-        if loses(episode.episode_return - _mean_return(self.episodes), self.scale):
+        if loses_much(episode.episode_return - _mean_return(self.episodes), self.scale):
             return False
-        return not any(broken(limit, episode, step) for limit in that_fail(self.limits))
+        return not any(broken(limit, episode, step) for limit in of_whole_episodes(self.limits))
 
     # --- what is shown ---
 
     def _worst(self, handovers: Sequence[Handover]) -> list[Continuation]:
         """Those after which limits were broken, or most was lost."""
-        shown = [self._shown(one) for one in sorted(handovers, key=_DIFFERENCE)]
+        shown = [self._shown(one) for one in handovers]
         bad = [one for one in shown if one.violated or one.challenger_return < one.champion_return]
+        bad.sort(key=lambda one: (one.challenger_return - one.champion_return, -len(one.violated)))
         return bad[:_MOST_SHOWN]
 
     def _counterexamples(
         self, followed: Sequence[Handover], failed: Sequence[Handover], under_noise: Sequence[Handover]
     ) -> dict[str, Continuation]:
-        """For each claim about them the handover that shows its failure worst, if any does."""
-        worst = {limit.name: max(followed, key=methodcaller("excess", limit), default=None) for limit in self.limits}
-        lost = {"return": followed, "disturbed": failed, "noise": under_noise}
-        worst |= {name: min(found, key=_DIFFERENCE, default=None) for name, found in lost.items()}
-        return {f"{PREFIX}.{name}": self._shown(one) for name, one in worst.items() if one is not None}
+        """For each claim about them the handover that speaks most against it, if any does."""
+        worst = {}
+        for limit in self.limits:
+            broken_by = [one for one in followed if one.excess(limit) > 0]
+            worst[limit_id(limit.name)] = max(broken_by, key=methodcaller("excess", limit), default=None)
+        losing = [one for one in followed if one.difference < 0]
+        worst[f"{PREFIX}.return"] = min(losing, key=lambda one: one.weight * one.difference, default=None)
+        worst[f"{PREFIX}.disturbed"] = min(failed, key=_DIFFERENCE, default=None)
+        worst[f"{PREFIX}.noise"] = min(under_noise, key=_DIFFERENCE, default=None)
+        return {name: self._shown(one) for name, one in worst.items() if one is not None}
 
     def _broken(self, handover: Handover) -> list[str]:
         return [limit.name for limit in self.limits if handover.excess(limit) > 0]

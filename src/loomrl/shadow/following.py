@@ -24,6 +24,12 @@ _LEVEL = "refuted at a level shared by all claims about what follows"
 _BESIDE_LIMITS = 5  # the return, disturbances, whole episodes, actions' travel and noise
 _METHOD = f"both versions go on from the same state; bounds over episodes, {_LEVEL}"
 _claim = partial(Claim, stage="shadow", method=_METHOD)
+_OWN = ("return", "disturbed", "whole", "travel", "noise", "limits")  # names of claims that are about no limit
+
+
+def limit_id(name: str) -> str:
+    """The id of the claim about a limit of this name."""
+    return f"{PREFIX}.limits.{name}" if name in _OWN else f"{PREFIX}.{name}"
 
 
 def claims_of(found: Consequences, config: ShadowConfig) -> list[Claim]:
@@ -63,23 +69,38 @@ def _shown(claim: Claim, found: Consequences) -> Counterexample | None:
     if claim.verdict is not Verdict.REFUTED:
         return None
     if found.whole is not None and claim.id == f"{PREFIX}.whole":
-        return counterexample(found.whole.seed, f"the whole episode earns {found.whole.lost:.4g} less")
+        return losing_pair(found.whole.seed, found.whole.lost)
     if found.travel is not None and claim.id == f"{PREFIX}.travel":
-        return counterexample(found.travel.seed, "actions move farthest in this episode")
+        return _episode(found.travel.seed, "actions move farthest in this episode")
     if (state := found.counterexamples.get(claim.id)) is None:
         return None
     where = state.disturbed or ("nothing disturbed it" if state.step else "from the beginning")
     broken = f"; it breaks {', '.join(state.violated)}" if state.violated else ""
-    return counterexample(
+    return _episode(
         state.seed,
         f"from step {state.step} on ({where}) it comes to a return of {state.challenger_return:.6g}, the champion to "
         f"{state.champion_return:.6g}{broken}",
     )
 
 
-def counterexample(seed: int, what: str) -> Counterexample:
-    """An episode in which a challenger fails beside the champion; who knows the version adds the command."""
+def losing_pair(seed: int, lost: float) -> Counterexample:
+    """The pair of whole episodes in which a challenger loses most beside the champion; who knows the version adds the
+    command."""
+    return _episode(seed, f"the whole episode earns {lost:.4g} less than the champion's")
+
+
+def _episode(seed: int, what: str) -> Counterexample:
     return Counterexample(description=f"seed {seed}: {what}", seed=seed, evidence=None, replay_command=None)
+
+
+def with_command(claim: Claim, policy: str, version: str) -> Claim:
+    """The claim about a version with the command that plays its counterexample again, if it has one."""
+    if claim.counterexample is None:
+        return claim
+    command = f"loomrl policy replay {policy}@{version} {claim.id}"
+    return claim.model_copy(
+        update={"counterexample": claim.counterexample.model_copy(update={"replay_command": command})}
+    )
 
 
 def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConfig) -> Claim:
@@ -90,7 +111,7 @@ def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConf
     if found.return_difference is not None:
         finding += f" by going on from {found.num_continued} of {found.num_disagreements} disagreements"
     return _claim(
-        id=f"{PREFIX}.{limit.name}",
+        id=limit_id(limit.name),
         statement=statement,
         verdict=verdict_at_most(limit.lower, limit.upper, limit.limit),
         mandatory=settings.mandatory and limit.mandatory,

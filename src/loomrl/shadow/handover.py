@@ -24,8 +24,8 @@ _LOST = 0.5  # of what the champion earns above random actions: an episode that 
 class Handover:
     """An episode of the champion and the same one with the challenger in charge from `step` on.
 
-    `weight` is that of what follows, for a mean over the episode's disagreements. Before the step another action may
-    have been `held` for `held_steps` steps, and what both observe may be off by `noise` deviations.
+    Before the step another action may have been `held` for `held_steps` steps, and what both observe may be off by
+    `noise` deviations.
     """
 
     champion: Episode
@@ -78,11 +78,20 @@ class Handover:
             held=None if self.held is None else np.asarray(self.held).tolist(),
             held_steps=self.held_steps,
             noise=self.noise,
+            weight=self.weight,
         )
 
 
-def handed_over(champion: Episode, challenger: Episode, step: int, **more: Any) -> Handover:
-    """A `Handover` of two episodes, which must be equal up to the step; `more` are its other fields.
+def handed_over(
+    champion: Episode,
+    challenger: Episode,
+    step: int,
+    weight: float = 1.0,
+    held: NDArray[Any] | None = None,
+    held_steps: int = 0,
+    noise: float = 0.0,
+) -> Handover:
+    """A `Handover` of two episodes, which must be equal up to the step.
 
     Raises:
         EnvironmentFault: where they are not.
@@ -92,17 +101,17 @@ def handed_over(champion: Episode, challenger: Episode, step: int, **more: Any) 
             f"the episode with seed {champion.seed} does not repeat: equal actions led to other observations "
             f"before step {step}; take the snapshot again, which says why"
         )
-    return Handover(champion, challenger, step, **more)
+    return Handover(champion, challenger, step, weight, held, held_steps, noise)
 
 
 def played_again(
     state: Continuation,
-    unit: NDArray[np.float64] | None,
+    unit: NDArray[np.float64],
     continuations: Continuations,
     challenger: ServedPolicy,
     champion: ServedPolicy,
 ) -> Handover:
-    """Both play the episode of a report again; `unit` (*obs) is a deviation of what is observed, where there was noise.
+    """Both play the episode of a report again; `unit` (*obs) is a deviation of what the champion observes.
 
     Raises:
         GateRefused: where a version has no answer to an observation.
@@ -111,7 +120,6 @@ def played_again(
         ConfigError: where a package that the environment needs is missing.
     """
     if state.noise:
-        assert unit is not None, "noise comes with its unit"
         noise = [state.noise * unit]
         (first,) = continuations.play(champion, [state.seed], noise=noise)
         (second,) = continuations.play(challenger, [state.seed], noise=noise)
@@ -122,22 +130,27 @@ def played_again(
         bursts = [(state.step - state.held_steps, np.stack([held] * state.held_steps))]
     (first,) = continuations.play(champion, [state.seed], bursts=bursts)
     (second,) = continuations.play(challenger, [state.seed], [first.action[: state.step]])
-    return handed_over(first, second, state.step, held=held, held_steps=state.held_steps)
+    return handed_over(first, second, state.step, state.weight, held, state.held_steps)
 
 
 def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float, within: int | None = None) -> bool:
     """Whether the challenger loses much of what the champion earns above random actions, `scale`, or breaks a limit
-    that the champion kept; with `within`, so many steps after the handover."""
-    return loses(handover.difference, scale) or any(handover.excess(limit, within) for limit in that_fail(limits))
+    that the champion kept.
+
+    With `within`, a limit counts so many steps after the handover: what comes later is no answer to a disturbance, and
+    policies that drift by nature would be blamed for it.
+    """
+    broken_ones = (handover.excess(limit, within) for limit in of_whole_episodes(limits))
+    return loses_much(handover.difference, scale) or any(broken_ones)
 
 
-def loses(difference: float, scale: float) -> bool:
+def loses_much(difference: float, scale: float) -> bool:
     """Whether a difference of returns is more than half of what the champion earns above random actions."""
     return scale > 0 and difference < -_LOST * scale
 
 
-def that_fail(limits: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
-    """The limits of which one violation makes an episode a failure."""
+def of_whole_episodes(limits: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
+    """The mandatory limits that an episode keeps or breaks as a whole."""
     return [limit for limit in limits if limit.per == "episode" and limit.mandatory]
 
 

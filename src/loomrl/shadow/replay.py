@@ -1,4 +1,4 @@
-"""Plays the episode again that shows worst why a challenger was refused beside the champion."""
+"""Plays the episode again that speaks most against a challenger that was refused beside the champion."""
 
 from pathlib import Path
 
@@ -9,22 +9,11 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.safety.replay import CounterexampleReplay
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.config import SOON
-from loomrl.shadow.continuations import Continuations
-from loomrl.shadow.following import PREFIX
-from loomrl.shadow.handover import Handover, fails, played_again
+from loomrl.shadow.consequences import play_again, play_pair
+from loomrl.shadow.following import PREFIX, limit_id
+from loomrl.shadow.handover import Handover, fails
 from loomrl.shadow.whole import allowed_travel, travel
-from loomrl.storage.registry import PolicyVersion
-from loomrl.types import Claim, Consequences, Continuation
-
-
-def with_command(claim: Claim, challenger: PolicyVersion) -> Claim:
-    """The claim with the command that plays its counterexample again, if it has one."""
-    if claim.counterexample is None:
-        return claim
-    command = f"loomrl policy replay {challenger.policy}@{challenger.version} {claim.id}"
-    return claim.model_copy(
-        update={"counterexample": claim.counterexample.model_copy(update={"replay_command": command})}
-    )
+from loomrl.types import Claim, Consequences
 
 
 def replay(
@@ -37,7 +26,8 @@ def replay(
 ) -> CounterexampleReplay:
     """Play a refuted claim's counterexample again, `not_worse` of promotion or one about what follows (`found`).
 
-    A failure that is not there any more is no error: the result says so.
+    A failure that is not there any more is no error: the result says so. `identical` says whether state, actions and
+    returns are those of the report, None where that holds a seed alone.
 
     Raises:
         ConfigError: when the claim has no counterexample, or a package that the environment needs is missing.
@@ -47,34 +37,41 @@ def replay(
     """
     if claim.counterexample is None or claim.counterexample.seed is None:
         raise ConfigError(f"claim {claim.id} is {claim.verdict} and has no counterexample to replay")
-    seed, kept = claim.counterexample.seed, found.counterexamples
-    state = kept[claim.id] if claim.id in kept else Continuation(seed=seed, champion_return=0.0, challenger_return=0.0)
-    unit = np.array(found.noisy.unit).reshape(challenger.shape) if found.noisy is not None and state.noise else None
-    both = played_again(state, unit, Continuations(snapshot_folder, 1), challenger, champion)
+    seed, kept = claim.counterexample.seed, found.counterexamples.get(claim.id)
+    if kept is None:
+        both = play_pair(seed, snapshot_folder, challenger, champion)
+    else:
+        both = play_again(kept, config, snapshot_folder, challenger, champion)
     reproduced, finding = _judged(claim, both, found, config, challenger)
-    return CounterexampleReplay(claim=claim.id, seed=seed, reproduced=reproduced, identical=None, finding=finding)
+    return CounterexampleReplay(
+        claim=claim.id,
+        seed=seed,
+        reproduced=reproduced,
+        identical=None if kept is None else both.shown(kept.violated) == kept,
+        finding=f"version {challenger.version} beside {champion.version}: {finding}",
+    )
 
 
 def _judged(
     claim: Claim, both: Handover, found: Consequences, config: PolicyConfig, challenger: ServedPolicy
 ) -> tuple[bool, str]:
     """Whether the failure is there again, and what happens now."""
-    name = claim.id.removeprefix(f"{PREFIX}.")
+    assert claim.bound is not None, "a refuted claim has a bound"
+    limits = {limit_id(limit.name): limit for limit in config.safety.constraints}
     returns = (
         f"in the episode of seed {both.champion.seed}, from step {both.step} on, the challenger comes to a return of "
         f"{both.challenger.episode_return:.6g}, the champion to {both.champion.episode_return:.6g}"
     )
+    if (limit := limits.get(claim.id)) is not None:
+        excess = both.excess(limit)
+        return excess > claim.bound.limit, f"{returns}; {limit.name} is {'broken' if excess else 'kept'}"
+    name = claim.id.removeprefix(f"{PREFIX}.")
     if name == "travel":
         moved, before = (travel(challenger, one) for one in (both.challenger, both.champion))
         allowed = float(allowed_travel(np.array([before]), config.shadow.consequences.max_travel_ratio)[0])
         told = f"in the episode of seed {both.champion.seed} actions move {moved:.4g} halves of their range in a step"
         return moved > allowed, f"{told}, the champion's {before:.4g}; allowed is {allowed:.4g}"
-    for limit in config.safety.constraints:
-        if limit.name == name:
-            excess = both.excess(limit)
-            return excess > 0, f"{returns}; {name} is {'broken' if excess else 'kept'}"
     if name in ("disturbed", "noise"):
         within = SOON * found.burst_steps if name == "disturbed" else None
         return fails(both, config.safety.constraints, found.return_scale or 0.0, within), returns
-    assert claim.bound is not None, "a refuted claim about returns has a bound"
-    return both.difference < claim.bound.limit, returns
+    return both.weight * both.difference < claim.bound.limit, returns

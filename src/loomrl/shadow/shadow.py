@@ -19,8 +19,8 @@ from loomrl.serving.process import ServerProcess
 from loomrl.shadow.claims import judge, passes
 from loomrl.shadow.comparison import ShadowComparison, compare
 from loomrl.shadow.consequences import examine
+from loomrl.shadow.following import with_command
 from loomrl.shadow.pairs import PairReader, Pairs, heads, states
-from loomrl.shadow.replay import with_command
 from loomrl.shadow.traffic import Driven, drive
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.system.home import inside
@@ -191,7 +191,9 @@ def _report(
     comparison: ShadowComparison,
     consequences: Consequences,
 ) -> ShadowReport:
-    claims = [with_command(claim, challenger) for claim in judge(config.shadow, comparison, consequences)]
+    claims = [
+        with_command(claim, config.name, challenger.version) for claim in judge(config.shadow, comparison, consequences)
+    ]
     measured = {name: value for name, value in vars(comparison).items() if name in ShadowReport.model_fields}
     return ShadowReport(
         policy=config.name,

@@ -247,7 +247,7 @@ def test_training_resumed_from_a_checkpoint_gives_the_same_bits() -> None:
 # --- does it learn? ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.long  # `training/distributed/test_training.py` learns with SAC; `benchmarks/learning.py` measures it
 def test_pendulum_is_swung_up(tmp_path: Path) -> None:
     """The shipped config with a quicker rule to stop; `benchmarks/learning.py` measures it as it is, on five seeds."""
     quicker = {

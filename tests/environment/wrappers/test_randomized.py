@@ -19,7 +19,7 @@ from loomrl.runs.verify_snapshot import verify_snapshot
 from loomrl.safety.config import SafetyConfig
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Verdict
-from tests.support.trained import EVALUATION, evaluate, examine, only, train
+from tests.support.trained import EVALUATION, evaluate, examine, train, without_long_searches
 
 SLOPE = '''
 """Go up a slope that is steeper some days; beyond `cliff` it is more than anybody can climb."""
@@ -150,7 +150,7 @@ def test_the_gate_examines_what_was_held_out(slope: Path, cliff: float, verdict:
     training = TrainingConfig(total_env_steps=2_048, parameters={"num_envs": 4, "rollout_length": 64, "batch_size": 64})
     ranges = {"steepness": {"low": 0.4, "high": 0.5, "held_out": [0.5, 0.55]}}
     policy = evaluate(train(slope / "policy", described(slope, ranges, cliff=cliff), training), EVALUATION)
-    checks = only(minimum_return={"threshold": 0.5}, held_out_ranges={"max_return_drop": 0.2})
+    checks = without_long_searches(minimum_return={"threshold": 0.5}, held_out_ranges={"max_return_drop": 0.2})
     case = examine(policy, slope / "safety", SafetyConfig(num_episodes=64, checks=checks))
     claim = next(claim for claim in case.claims if claim.id == "held_out_ranges")
     assert claim.verdict is verdict, claim.finding

@@ -31,7 +31,7 @@ from loomrl.serving.policy.model import ServedPolicy
 from loomrl.serving.process import ServerProcess
 from loomrl.system.files import read_json, write_json, write_sums
 from tests.support.served import served
-from tests.support.trained import EVALUATION, Policy, only, through_the_stages
+from tests.support.trained import EVALUATION, Policy, through_the_stages, without_long_searches
 
 LAKE = EnvironmentConfig(id="FrozenLake-v1", shield=ShieldConfig(unsafe='"terminated" & s!=15'))
 FALLS = read_property('P=? [ F "terminated" & s!=15 ]')
@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Policy:
         "evaluation": EVALUATION.model_dump(mode="json"),
         "safety": {
             "num_episodes": 60,
-            "checks": only(
+            "checks": without_long_searches(
                 minimum_return={"threshold": 0.0},
                 model_checking={"properties": [{"name": "never_falls", "property": 'P<=0 [ F "terminated" & s!=15 ]'}]},
             ),

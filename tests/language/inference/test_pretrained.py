@@ -49,7 +49,7 @@ def test_completions_have_the_log_probabilities_of_the_model_s_own_pass(folder: 
         check_made_by(folder, engine.complete(PROMPTS, n=4, sampling=SAMPLING))
 
 
-@pytest.mark.long
+@pytest.mark.long  # `test_builtin.py` and `test_clients.py` take weights into servers of the small transformer
 @pytest.mark.parametrize(("name", "kind"), [("gpt2", SGLangEngine), ("llama", VLLMEngine)])
 def test_a_served_model_takes_the_trainer_s_weights(
     tmp_path: Path, name: str, kind: type[SGLangEngine | VLLMEngine]

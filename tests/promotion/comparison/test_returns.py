@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loomrl.errors import ArtifactError
-from loomrl.promotion.comparison.returns import compare
+from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.promotion.config import PromotionConfig
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 from loomrl.types import Verdict
@@ -141,3 +141,9 @@ def test_with_a_range_equals_pass_and_worse_ones_are_refuted() -> None:
 def test_a_range_of_returns_goes_up() -> None:
     with pytest.raises(ValueError, match="return_range .* must go from the least to the greatest"):
         PromotionConfig(return_range=(5.0, 5.0))
+
+
+def test_the_pair_in_which_most_is_lost_is_named_by_its_seed(tmp_path: Path) -> None:
+    champion = make_artifacts(tmp_path / "champion", returns=[500.0, 400.0, 300.0])
+    challenger = make_artifacts(tmp_path / "challenger", returns=[450.0, 420.0, 10.0, 0.0])  # one seed more
+    assert worst_pair(challenger / "evaluation", champion / "evaluation") == (FIRST_SEED + 2, 290.0)

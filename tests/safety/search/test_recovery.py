@@ -128,6 +128,8 @@ def replayed(folder: Path, claim: Claim, context: Context) -> Replayed:
             seed=None,
             policy=context.policy,
             snapshot_folder=context.snapshot_folder,
+            policy_folder=folder,
+            evaluation_folder=folder,
             observation_space=context.observation_space,
             action_space=context.action_space,
         )

@@ -145,7 +145,7 @@ def test_a_violating_version_on_trial_loses_its_share_of_the_agents(ready_home: 
     assert len(by_bad) <= 100
 
 
-@pytest.mark.long
+@pytest.mark.long  # `test_tokens.py` shows what is counted, without a server
 def test_one_token_under_many_names_takes_no_champion_out(
     ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ def is_bad(mirror: dict[str, Any]) -> bool:
     return mirror["error"] is not None
 
 
-@pytest.mark.long
+@pytest.mark.long  # a challenger that ends its own process is replaced alike: `...changes_no_answer...[crash]`
 def test_a_killed_process_is_replaced(loomrl_home: Path, tmp_path: Path, champion: Path) -> None:
     with with_challenger(champion, tmp_path) as server, server.client() as client:
         ask(client, "before", OBSERVATIONS)
@@ -186,7 +186,7 @@ def test_no_process_outlives_a_server_that_is_killed(
         wait_for(lambda: not is_running(pid))
 
 
-@pytest.mark.long
+@pytest.mark.long  # challengers come and go below, and their processes with them
 def test_without_a_challenger_there_is_no_process(loomrl_home: Path, champion: Path) -> None:
     with ServerProcess("cartpole", champion_folder=champion) as server, server.client() as client:
         client.decide("a", OBSERVATIONS[0])
@@ -255,7 +255,7 @@ def test_a_challenger_that_fails_again_and_again_is_refused_and_no_other(watch, 
     assert shadow.state.num_mirrored + shadow.state.num_dropped == MOST_FAILURES + 1  # what was in hand at a crash
 
 
-@pytest.mark.long
+@pytest.mark.long  # the one above has all failures but the last on record
 def test_the_last_refused_challengers_failure_is_on_record_too(watch, tmp_path: Path, champion: Path) -> None:
     watched = watch(faulty_folder(tmp_path / "crashing", champion, "crash"))
     for _ in range(MOST_FAILURES):

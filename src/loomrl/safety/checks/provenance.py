@@ -60,14 +60,15 @@ def examine(context: Context, config: ProvenanceConfig) -> list[Claim]:  # noqa:
 
 
 def replay(failure: Failure) -> Replayed:
-    """Compare the records again: reproduced where they contradict each other again.
+    """Compare the records again: reproduced where they contradict each other in the same words.
 
     Raises:
         ArtifactError: when a report of training or evaluation cannot be read.
     """
     folders = _Folders(failure.snapshot_folder, failure.evaluation_folder, failure.policy_folder)
     verdict, finding = _compared(failure.claim.id.removeprefix(f"{NAME}."), folders)
-    return Replayed(reproduced=verdict is Verdict.REFUTED, finding=finding)
+    is_same = verdict is Verdict.REFUTED and finding == failure.document["finding"]
+    return Replayed(reproduced=is_same, finding=finding)
 
 
 def scope(config: ProvenanceConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature

@@ -156,8 +156,8 @@ def scope(config: RewardHackingConfig, claim: Claim) -> Scope:
 
 def replay(failure: Failure) -> Replayed:
     """Play the episode again: reproduced where it gains no more of the objective over random actions than is asked for,
-    earns as much or more without progress, or shows the sensor off by more than its tolerance. What was lost over
-    training is read again from its record.
+    earns as much or more without progress, or shows the sensor off by more than its tolerance. Of what was lost over
+    training the means are compared again, from its record.
 
     Raises:
         ArtifactError: when the snapshot was changed, or the record of training cannot be read.
