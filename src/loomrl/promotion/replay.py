@@ -1,4 +1,4 @@
-"""Plays again why a version was refused beside its champion, from the run that tried it."""
+"""Plays again why a version was refused beside its champion, in a run or by hand."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from loomrl.storage.loomdb.records import Event
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.storage.run_record import list_runs, read_run, run_folder
 from loomrl.system.home import inside
+from loomrl.system.schema import first_problem
 from loomrl.types import Claim, Consequences, PromotionDecision
 
 
@@ -90,4 +91,6 @@ def _decision(event: Event) -> PromotionDecision:
     try:
         return PromotionDecision.model_validate(event.data.get("decision"))
     except ValidationError as error:
-        raise DamagedRow(f"an event {BY_HAND!r} in LoomDB holds no decision, it was changed: {error}") from error
+        raise DamagedRow(
+            f"an event {BY_HAND!r} in LoomDB holds no decision, it was changed: {first_problem(error, 'decision')}"
+        ) from error

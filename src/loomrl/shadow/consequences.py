@@ -29,7 +29,7 @@ from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, S
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import PREFIX, limit_id, refuting_confidence
-from loomrl.shadow.handover import Handover, broken, fails, handed_over, loses_much, of_whole_episodes, played_again
+from loomrl.shadow.handover import Handover, broken, fails, loses_much, of_whole_episodes
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
@@ -74,14 +74,24 @@ def play_again(
         ArtifactError: where the snapshot was changed.
         ConfigError: where a package that the environment needs is missing.
     """
-    unit = _Examination(config, snapshot_folder, challenger, champion).unit if state.noise else np.zeros(())
-    return played_again(state, unit, Continuations(snapshot_folder, 1), challenger, champion)
+    play = Continuations(snapshot_folder, 1).play
+    if state.noise:
+        noise = [state.noise * _Examination(config, snapshot_folder, challenger, champion).unit]
+        (first,), (second,) = (play(one, [state.seed], noise=noise) for one in (champion, challenger))
+        return Handover(first, second, 0, noise=state.noise)
+    bursts, held = None, None
+    if state.held_steps:
+        held = np.asarray(state.held)
+        bursts = [(state.step - state.held_steps, np.stack([held] * state.held_steps))]
+    (first,) = play(champion, [state.seed], bursts=bursts)
+    (second,) = play(challenger, [state.seed], [first.action[: state.step]])
+    return Handover(first, second, state.step, state.weight, held, state.held_steps)
 
 
 def play_pair(seed: int, snapshot_folder: Path, challenger: ServedPolicy, champion: ServedPolicy) -> Handover:
     """The whole episode of a seed, by each; raises as `play_again` does."""
     play = Continuations(snapshot_folder, 1).play
-    ((first,), (second,)) = play(champion, [seed]), play(challenger, [seed])
+    (first,), (second,) = (play(one, [seed]) for one in (champion, challenger))
     return Handover(first, second, step=0)
 
 
@@ -178,7 +188,7 @@ class _Examination:
         played = self.continuations.play(self.challenger, [episode.seed for episode in chosen], given)
         handovers: list[Handover | None] = [None] * len(self.episodes)
         for (index, step, weight), episode in zip(picked, played, strict=True):
-            handovers[index] = handed_over(self.episodes[index], episode, step, weight=weight)
+            handovers[index] = Handover(self.episodes[index], episode, step, weight=weight)
         return total, handovers
 
     def _draw(
@@ -223,7 +233,7 @@ class _Examination:
         given = [played[index].action[: _end(bursts[index])] for index in kept]
         after = self.continuations.play(self.challenger, [seeds[index] for index in kept], given)
         return [
-            handed_over(played[index], one, _end(bursts[index]), held=bursts[index][1][0], held_steps=burst)
+            Handover(played[index], one, _end(bursts[index]), held=bursts[index][1][0], held_steps=burst)
             for index, one in zip(kept, after, strict=True)
         ], burst, ""  # fmt: skip
 
@@ -273,7 +283,7 @@ class _Examination:
         kept = [index for index, episode in enumerate(played) if self._holds(episode)]
         seeds = [self.noisy[index] for index in kept]
         others = self.continuations.play(self.challenger, seeds, noise=noise[: len(seeds)])
-        both = [handed_over(played[index], one, 0, noise=deviations) for index, one in zip(kept, others, strict=True)]
+        both = [Handover(played[index], one, 0, noise=deviations) for index, one in zip(kept, others, strict=True)]
         failed = [one for one in both if fails(one, self.limits, self.scale)]
         worst = min(failed, key=_DIFFERENCE, default=None)
         found = Noisy(
@@ -302,10 +312,10 @@ class _Examination:
 
     def _worst(self, handovers: Sequence[Handover]) -> list[Continuation]:
         """Those after which limits were broken, or most was lost."""
-        shown = [self._shown(one) for one in handovers]
-        bad = [one for one in shown if one.violated or one.challenger_return < one.champion_return]
-        bad.sort(key=lambda one: (one.challenger_return - one.champion_return, -len(one.violated)))
-        return bad[:_MOST_SHOWN]
+        found = [(one, self._broken(one)) for one in handovers]
+        bad = [(one, violated) for one, violated in found if violated or one.difference < 0]
+        bad.sort(key=lambda each: (each[0].difference, -len(each[1])))
+        return [one.shown(violated) for one, violated in bad[:_MOST_SHOWN]]
 
     def _counterexamples(
         self, followed: Sequence[Handover], failed: Sequence[Handover], under_noise: Sequence[Handover]
@@ -319,13 +329,10 @@ class _Examination:
         worst[f"{PREFIX}.return"] = min(losing, key=lambda one: one.weight * one.difference, default=None)
         worst[f"{PREFIX}.disturbed"] = min(failed, key=_DIFFERENCE, default=None)
         worst[f"{PREFIX}.noise"] = min(under_noise, key=_DIFFERENCE, default=None)
-        return {name: self._shown(one) for name, one in worst.items() if one is not None}
+        return {name: one.shown(self._broken(one)) for name, one in worst.items() if one is not None}
 
     def _broken(self, handover: Handover) -> list[str]:
         return [limit.name for limit in self.limits if handover.excess(limit) > 0]
-
-    def _shown(self, handover: Handover) -> Continuation:
-        return handover.shown(self._broken(handover))
 
 
 class _Disturbing:

@@ -1,6 +1,4 @@
-"""One episode twice: as the champion plays it, and with the challenger in charge from a step on; and how to come there
-again.
-"""
+"""One episode twice: as the champion plays it, and with the challenger in charge from a step on; when that fails."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +10,6 @@ from numpy.typing import NDArray
 from loomrl.errors import EnvironmentFault
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
-from loomrl.serving.policy.model import ServedPolicy
-from loomrl.shadow.continuations import Continuations
 from loomrl.types import Continuation, Episode
 
 _MOST_NUMBERS = 32
@@ -25,7 +21,7 @@ class Handover:
     """An episode of the champion and the same one with the challenger in charge from `step` on.
 
     Before the step another action may have been `held` for `held_steps` steps, and what both observe may be off by
-    `noise` deviations.
+    `noise` deviations. EnvironmentFault where the two are not equal up to the step.
     """
 
     champion: Episode
@@ -35,6 +31,13 @@ class Handover:
     held: NDArray[Any] | None = None  # (*action)
     held_steps: int = 0
     noise: float = 0.0  # deviations of what the champion observes
+
+    def __post_init__(self) -> None:
+        if not np.array_equal(self.champion.obs[: self.step + 1], self.challenger.obs[: self.step + 1]):
+            raise EnvironmentFault(
+                f"the episode with seed {self.champion.seed} does not repeat: equal actions led to other observations "
+                f"before step {self.step}; take the snapshot again, which says why"
+            )
 
     @property
     def difference(self) -> float:
@@ -80,57 +83,6 @@ class Handover:
             noise=self.noise,
             weight=self.weight,
         )
-
-
-def handed_over(
-    champion: Episode,
-    challenger: Episode,
-    step: int,
-    weight: float = 1.0,
-    held: NDArray[Any] | None = None,
-    held_steps: int = 0,
-    noise: float = 0.0,
-) -> Handover:
-    """A `Handover` of two episodes, which must be equal up to the step.
-
-    Raises:
-        EnvironmentFault: where they are not.
-    """
-    if not np.array_equal(champion.obs[: step + 1], challenger.obs[: step + 1]):
-        raise EnvironmentFault(
-            f"the episode with seed {champion.seed} does not repeat: equal actions led to other observations "
-            f"before step {step}; take the snapshot again, which says why"
-        )
-    return Handover(champion, challenger, step, weight, held, held_steps, noise)
-
-
-def played_again(
-    state: Continuation,
-    unit: NDArray[np.float64],
-    continuations: Continuations,
-    challenger: ServedPolicy,
-    champion: ServedPolicy,
-) -> Handover:
-    """Both play the episode of a report again; `unit` (*obs) is a deviation of what the champion observes.
-
-    Raises:
-        GateRefused: where a version has no answer to an observation.
-        EnvironmentFault: where the environment breaks its API, or the episode does not repeat.
-        ArtifactError: where the snapshot was changed.
-        ConfigError: where a package that the environment needs is missing.
-    """
-    if state.noise:
-        noise = [state.noise * unit]
-        (first,) = continuations.play(champion, [state.seed], noise=noise)
-        (second,) = continuations.play(challenger, [state.seed], noise=noise)
-        return handed_over(first, second, 0, noise=state.noise)
-    bursts, held = None, None
-    if state.held_steps:
-        held = np.asarray(state.held)
-        bursts = [(state.step - state.held_steps, np.stack([held] * state.held_steps))]
-    (first,) = continuations.play(champion, [state.seed], bursts=bursts)
-    (second,) = continuations.play(challenger, [state.seed], [first.action[: state.step]])
-    return handed_over(first, second, state.step, state.weight, held, state.held_steps)
 
 
 def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float, within: int | None = None) -> bool:
