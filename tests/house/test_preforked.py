@@ -257,6 +257,15 @@ def test_what_is_read_when_python_starts_takes_a_new_python(tmp_path: Path) -> N
     assert (tmp_path / "log").read_text().startswith("0")
 
 
+@pytest.mark.usefixtures("copies")
+def test_what_is_read_later_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONBREAKPOINT", "pdb.set_trace")  # as `ray.init` does, in tests that ran before in this process
+    copy = launch(tmp_path / "log", *once("import os; print(os.environ['PYTHONBREAKPOINT'])"))
+    assert copy.is_copy
+    assert copy.wait(60) == 0
+    assert (tmp_path / "log").read_text().startswith("pdb.set_trace")
+
+
 def test_where_the_imports_fail_a_new_python_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with Preforked({"nowhere": ("nowhere",)}):
         for _ in range(2):

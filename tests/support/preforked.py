@@ -50,6 +50,7 @@ _READ_AT_START = (
     *("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_", "MLFLOW_LOGGING"),
     *("TZ", "LC_", "LANG"),
 )  # what the names of such variables begin with
+_READ_LATER = {"PYTHONBREAKPOINT"}  # Ray sets it in every process that joins a cluster
 _ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
 _MOST_BYTES, _MOST_HANDLES = 1 << 17, 32  # of a request
@@ -76,7 +77,7 @@ class ForkServer:
         if command[:2] != [sys.executable, "-m"] or not set(command[2:3]) & set(self._modules):
             return False
         changed = {name for name, _ in without_startup_code(environment).items() ^ self._begun.items()}
-        return not any(name.startswith(_READ_AT_START) for name in changed)
+        return not any(name.startswith(_READ_AT_START) for name in changed - _READ_LATER)
 
     def close(self) -> None:
         """Let it end."""
