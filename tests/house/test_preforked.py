@@ -259,7 +259,7 @@ def test_what_is_read_when_python_starts_takes_a_new_python(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("copies")
 def test_what_is_read_later_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONBREAKPOINT", "pdb.set_trace")  # as `ray.init` does, in tests that ran before in this process
+    monkeypatch.setenv("PYTHONBREAKPOINT", "pdb.set_trace")  # as `ray.init` does
     copy = launch(tmp_path / "log", *once("import os; print(os.environ['PYTHONBREAKPOINT'])"))
     assert copy.is_copy
     assert copy.wait(60) == 0

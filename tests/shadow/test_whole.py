@@ -82,26 +82,46 @@ def continuous(tmp_path: Path) -> ServedPolicy:
 
 
 def test_actions_that_jump_between_their_limits_are_refused_and_smooth_ones_pass(continuous: ServedPolicy) -> None:
-    smooth = [moving(seed, np.linspace(-0.5, 0.5, 21).tolist()) for seed in range(8)]
-    jumping = [moving(seed, [1.0, -1.0] * 10) for seed in range(8)]
-    found = compare_travel(continuous, jumping, smooth, 2.0, 0.99)
+    smooth = [moving(seed, np.linspace(-0.5, 0.5, 21).tolist()) for seed in range(256)]
+    jumping = [moving(seed, [1.0, -1.0] * 10) for seed in range(256)]
+    found = compare_travel(continuous, jumping, smooth, 2.0, 0.95, 0.99)
     assert found is not None
     assert found.challenger == 2.0
     assert found.champion == pytest.approx(0.05)
     assert found.allowed == pytest.approx(0.1), "as far as actions that count as the same lie apart"
     assert found.excess.low > 0
-    twin = compare_travel(continuous, smooth, smooth, 2.0, 0.99)
+    twin = compare_travel(continuous, smooth, smooth, 2.0, 0.95, 0.99)
     assert twin is not None
     assert twin.excess.high < 0
 
 
 def test_beside_a_champion_that_moves_far_itself_twice_as_far_is_allowed(continuous: ServedPolicy) -> None:
-    champion = [moving(seed, [0.3, -0.3] * 10) for seed in range(8)]
-    for size, allowed in ((0.55, True), (0.65, False)):
-        found = compare_travel(continuous, [moving(seed, [size, -size] * 10) for seed in range(8)], champion, 2.0, 0.99)
+    champion = [moving(seed, [0.3, -0.3] * 10) for seed in range(256)]
+    for size, is_allowed in ((0.55, True), (0.75, False)):
+        challenger = [moving(seed, [size, -size] * 10) for seed in range(256)]
+        found = compare_travel(continuous, challenger, champion, 2.0, 0.95, 0.99)
         assert found is not None
-        assert (found.excess.high < 0) is allowed
+        assert (found.excess.high < 0, found.excess.low > 0) == (is_allowed, not is_allowed)
+
+
+def test_what_too_few_episodes_would_show_stays_open(continuous: ServedPolicy) -> None:
+    """One in 20 whose actions jump would be as much as is allowed, and 32 episodes can well be without any."""
+    calm = [moving(seed, [0.0] * 20) for seed in range(256)]
+    few, many = (compare_travel(continuous, calm[:count], calm[:count], 2.0, 0.95, 0.99) for count in (32, 256))
+    assert few is not None
+    assert many is not None
+    assert few.excess.low < 0.0 < few.excess.high
+    assert many.excess.high < 0.0
+
+
+def test_an_action_without_limits_is_measured_as_it_is(continuous: ServedPolicy) -> None:
+    """By a t interval, which knows nothing of what was not seen."""
+    continuous.bounds = None
+    calm = [moving(seed, [0.0] * 20) for seed in range(8)]
+    found = compare_travel(continuous, calm, calm, 2.0, 0.95, 0.99)
+    assert found is not None
+    assert (found.excess.high, found.excess.method) == (pytest.approx(-0.1), "t interval over units")
 
 
 def test_choices_do_not_travel(tmp_path: Path) -> None:
-    assert compare_travel(ServedPolicy.load(discrete_folder(tmp_path), "1"), [], [], 2.0, 0.99) is None
+    assert compare_travel(ServedPolicy.load(discrete_folder(tmp_path), "1"), [], [], 2.0, 0.95, 0.99) is None

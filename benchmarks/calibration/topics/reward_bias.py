@@ -1,6 +1,7 @@
 """Whether episodes come out the same for every value of a protected feature: the two one-sided tests and Holm's
-procedure of `reward_bias`, on 64 seeds that are played with each value. A stream is one such comparison; where the mean
-returns of two values differ by exactly the margin it is wrong to call them within it, and wrong to call them beyond it.
+procedure of `reward_bias`, on 128 seeds that are played with each value. A stream is one such comparison; where the
+mean returns of two values differ by exactly the margin it is wrong to call them within it, and wrong to call them
+beyond it.
 
 Returns are about 20, seeds differ by 5, and the margin is 1. A stream of 20 attempts is 20 policies in a row, each held
 to its part of the level (`loomrl.statistics.spending`).
@@ -69,7 +70,8 @@ def _setting(name: str, rates: tuple[Rate, ...], *values: Draw) -> Setting:
         }
         return {rate.outcome: verdict is told[rate.outcome] for rate in rates}
 
-    return Setting(name, each(stream), rates)
+    is_dear = any(rate.outcome == _FOUND for rate in rates)  # 200,000 weighted means are drawn
+    return Setting(name, each(stream), rates, *((300, 10) if is_dear else ()))
 
 
 def _passes(claims: Iterable[Claim]) -> bool:
@@ -98,6 +100,11 @@ def _some_lose(share: float) -> Draw:
     return lambda rng, count: -_MARGIN / share * (rng.random(count) < share)
 
 
+def _some_gain(share: float) -> Draw:
+    """All lose a little more than the margin, and some gain so much that the mean falls by the margin."""
+    return lambda rng, count: -1.2 * _MARGIN + 0.2 * _MARGIN / share * (rng.random(count) < share)
+
+
 _WRONG = (at_most(_WITHIN, 0.05), at_most(_BEYOND, 0.05))
 _NOISE = _normal(0.0, 2.0)
 SETTINGS = (
@@ -106,7 +113,12 @@ SETTINGS = (
     _setting("four values, two apart", _WRONG, _NOISE, _normal(_MARGIN, 2.0), _NOISE, _normal(_MARGIN, 2.0)),
     _setting("heavy tails", _WRONG, _as_before, lambda rng, count: _MARGIN + rng.standard_t(3, count)),
     _setting("half lose 2", _WRONG, _as_before, _some_lose(0.5)),
+    _setting("one in 5 loses 5", _WRONG, _as_before, _some_lose(0.2)),
+    _setting("one in 20 loses 20", _WRONG, _as_before, _some_lose(0.05)),
+    _setting("losses that are exponential", _WRONG, _as_before, lambda rng, count: -rng.exponential(_MARGIN, count)),
+    _setting("all lose 1.2, one in 64 gains 12.8", _WRONG, _as_before, _some_gain(1.0 / 64.0)),
     _attempts("normal, 20 attempts", _as_before, _normal(_MARGIN, 2.0)),
+    _attempts("one in 20 loses 20, 20 attempts", _as_before, _some_lose(0.05)),
     _setting("equal, deviation of 2 margins", (finds(_EQUAL, 0.8),), _as_before, _NOISE),
     _setting("three equal values", (finds(_EQUAL, 0.8),), _NOISE, _as_before, _normal(0.0, 1.0)),
     _setting("one deviation beyond", (finds(_FOUND, 0.8),), _as_before, _normal(_MARGIN + 2.0, 2.0)),

@@ -33,7 +33,7 @@ from loomrl.shadow.handover import Handover, broken, fails, loses_much, of_whole
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
-from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, WholeEpisodes
+from loomrl.types import Consequences, Continuation, Episode, LimitFollowed, Noisy, Travel, WholeEpisodes
 
 _RANDOM_EPISODES = 32
 _WITHSTOOD = 1  # most pilot episodes with a burst, or noise, in which the champion may fail
@@ -161,9 +161,7 @@ class _Examination:
                 "num_failed": len(failed),
                 "why_not_disturbed": why_not,
                 "whole": whole,
-                "travel": compare_travel(
-                    self.challenger, alone, self.episodes, self.settings.max_travel_ratio, self.refuting
-                ),
+                "travel": self._travel(alone),
                 "noisy": noisy,
                 "worst": self._worst([*followed, *disturbed, *under_noise, min(pairs, key=_DIFFERENCE)]),
                 "counterexamples": self._counterexamples(followed, failed, under_noise),
@@ -262,6 +260,10 @@ class _Examination:
 
         first, second = _returns(alone), _returns(self.episodes)
         return compare_pairs(first, second, self.own, self.more, play, self.promotion, self.refuting)
+
+    def _travel(self, alone: Sequence[Episode]) -> Travel | None:
+        both, ratio = (alone, self.episodes), self.settings.max_travel_ratio
+        return compare_travel(self.challenger, *both, ratio, self.confidence, self.refuting)
 
     # --- noise ---
 

@@ -197,7 +197,10 @@ def _travel(travel: Travel, found: Consequences, settings: ConsequencesConfig) -
         finding=f"they move {travel.challenger:.4g} halves of their range in a step on average, the champion's "
         f"{travel.champion:.4g}, allowed is {travel.allowed:.4g}; most in the episode of seed {travel.seed}",
         bound=Bound(
-            kind="upper bound over episodes", measured=excess.high, limit=0.0, unit="halves beyond what is allowed"
+            kind=f"upper bound over episodes, {excess.method}",
+            measured=excess.high,
+            limit=0.0,
+            unit="halves beyond what is allowed",
         ),
         num_samples=found.num_episodes,
     )

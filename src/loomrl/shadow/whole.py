@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.serving.policy.distance import ALIKE, action_distance
+from loomrl.serving.policy.distance import ALIKE, action_distance, has_finite_range
 from loomrl.serving.policy.model import ServedPolicy
+from loomrl.statistics.betting import bounds_within
 from loomrl.statistics.clustered import mean_over_units
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 from loomrl.statistics.spending import level
-from loomrl.types import Episode, Travel, Verdict, WholeEpisodes
+from loomrl.types import Episode, Interval, Travel, Verdict, WholeEpisodes
 
 if TYPE_CHECKING:
     from loomrl.promotion.config import PromotionConfig
 
 Floats = NDArray[np.float64]
+_FARTHEST = 2.0  # that an action moves in a step: halves of its range
 Play = Callable[[Sequence[int]], tuple[Floats, Floats]]  # seeds -> returns of the challenger and of the champion
 
 
@@ -73,25 +75,37 @@ def compare_travel(
     champion: Sequence[Episode],
     max_ratio: float,
     confidence: float,
+    refuting: float,
 ) -> Travel | None:
     """How much farther than allowed the challenger's actions move in a step; None where they are choices.
 
     Allowed is `max_ratio` times as far as the champion's in the episode of the same seed, and always as far as two
-    actions lie apart that count as the same. Episodes are on the same seeds in the same order, two at least.
+    actions lie apart that count as the same. Episodes are on the same seeds in the same order, two at least. The upper
+    bound of the excess holds at `confidence`, the lower one at `refuting`: by betting, since no action moves farther
+    than its range is wide. Where a range is infinite they are those of a t interval at `refuting`.
     """
     if policy.chooses:
         return None
     moved, before = (np.array([travel(policy, one) for one in group]) for group in (challenger, champion))
     allowed = allowed_travel(before, max_ratio)
-    excess = mean_over_units(moved - allowed, confidence)
-    assert excess is not None, "shadow plays two episodes at least"
     return Travel(
         challenger=float(moved.mean()),
         champion=float(before.mean()),
-        excess=excess,
+        excess=_mean_excess(moved - allowed, has_finite_range(policy), max_ratio, confidence, refuting),
         allowed=float(allowed.mean()),
         seed=challenger[int(np.argmax(moved - allowed))].seed,
     )
+
+
+def _mean_excess(excess: Floats, is_within: bool, max_ratio: float, confidence: float, refuting: float) -> Interval:
+    if not is_within:
+        found = mean_over_units(excess, refuting)
+        assert found is not None, "shadow plays two episodes at least"
+        return found
+    span = (-max_ratio * _FARTHEST, _FARTHEST)
+    low, high = bounds_within(excess.clip(*span), span, confidence, refuting)
+    mean, method = float(excess.mean()), "betting over units"
+    return Interval(estimate=mean, low=low, high=high, confidence=confidence, method=method)
 
 
 def allowed_travel(champion: Floats, max_ratio: float) -> Floats:

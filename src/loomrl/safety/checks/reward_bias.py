@@ -2,7 +2,8 @@
 
 A feature is a parameter of the environment's constructor. Two questions are asked of each. Does the same step earn the
 same, whoever it is about: r(s, a, z) = r(s, a, z')? And do episodes come out the same for each value, within a margin:
-two one-sided tests (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987) on pairs with the same seed.
+two one-sided tests (Schuirmann, J. Pharmacokinetics and Biopharmaceutics 15, 1987) on pairs with the same seed, each of
+which takes a loss into account that is too rare to have been seen (`loomrl.statistics.intervals.paired_p_below`).
 """
 
 import itertools
@@ -22,7 +23,7 @@ from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Judgement, Scope
 from loomrl.safety.probing.worlds import play_in, play_there, with_parameter
-from loomrl.statistics.intervals import holm
+from loomrl.statistics.intervals import holm, paired_p_below
 from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
 
@@ -30,6 +31,7 @@ NAME = "reward_bias"
 STAGE = REWARD_BIAS
 LOCAL = False
 _ENOUGH_COMPARED = 0.5  # of all steps
+_REPLICATES = 2_000  # weighted means that are drawn at once; where few decide, more are
 
 
 class FeatureConfig(Section):
@@ -51,7 +53,7 @@ class RewardBiasConfig(CheckConfig):
     `reward_tolerance` for rounding."""
 
     features: list[FeatureConfig] = Field(default_factory=list)
-    num_episodes: int = Field(default=64, ge=2)
+    num_episodes: int = Field(default=128, ge=2)
     reward_tolerance: float = Field(default=1e-6, ge=0)
 
     @model_validator(mode="after")
@@ -150,12 +152,12 @@ def _outcome_claim(
     alpha = 1.0 - context.config.confidence
     varies = any(float(one.std()) > 0.0 for one in returns)
     both = itertools.combinations(range(len(returns)), 2)
-    pairs = [_Pair(i, j, returns[i] - returns[j], varies) for i, j in both]
-    beyond = holm([pair.p_beyond(margin) for pair in pairs], alpha)
+    pairs = [_Pair(i, j, returns[i], returns[j], varies) for i, j in both]
+    p_within = max(pair.p_within(margin, alpha, context.rng(NAME)) for pair in pairs)
     verdict = Verdict.UNDECIDED
-    if all(pair.p_within(margin) <= alpha for pair in pairs):
+    if p_within <= alpha:
         verdict = Verdict.SUPPORTED
-    elif any(beyond):
+    elif any(holm([pair.p_beyond(margin, context.rng(NAME)) for pair in pairs], alpha)):
         verdict = Verdict.REFUTED
     worst = max(pairs, key=lambda pair: abs(pair.mean))
     bound = Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return")
@@ -178,11 +180,12 @@ def _outcome_claim(
     return context.claim(
         evidence,
         f"{feature.name}.outcome",
-        judged=Judgement(verdict, bound, max(pair.p_within(margin) for pair in pairs)),
+        judged=Judgement(verdict, bound, p_within),
         failure=failure,
         statement=f"mean returns differ by less than {margin:g} whatever {feature.parameter} is",
-        method="two one-sided paired t tests, for each pair of values; the refuting ones corrected by Holm's procedure",
-        assumptions=[f"the mean of {len(returns[0])} paired differences is nearly normal"],
+        method="two one-sided tests of paired differences, with one added that was too rare to be seen (Gaffke), for "
+        "each pair of values; the refuting ones corrected by Holm's procedure",
+        assumptions=["no difference of an episode's returns is larger than a mean return, or than the largest seen"],
         num_samples=sum(map(len, returns)),
         finding=(
             f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
@@ -211,12 +214,17 @@ def _describe_returns(feature: FeatureConfig, less: Any, worse: Episode, more: A
 
 @dataclass(frozen=True)
 class _Pair:
-    """The places of two values of a feature, and by how much returns differ, (N,)."""
+    """The places of two values of a feature, and the returns (N,) that were earned with each on the same seeds."""
 
     first: int
     second: int
-    differences: NDArray[np.float64]
+    returns: NDArray[np.float64]
+    others: NDArray[np.float64]
     varies: bool  # whether returns differ from episode to episode
+
+    @property
+    def differences(self) -> NDArray[np.float64]:
+        return self.returns - self.others
 
     @property
     def mean(self) -> float:
@@ -226,21 +234,25 @@ class _Pair:
     def error(self) -> float:
         return float(self.differences.std(ddof=1)) / math.sqrt(len(self.differences))
 
-    def p_within(self, margin: float) -> float:
-        """Small when the mean lies between -margin and margin: the larger of both one-sided tests' p-values."""
-        return self._tail(margin - abs(self.mean))
+    def p_within(self, margin: float, alpha: float, rng: np.random.Generator) -> float:
+        """Small when the mean lies between -margin and margin: the larger of both one-sided tests' p-values, or that of
+        the side on which the mean lies, where that is above alpha."""
+        if not self.varies:  # one episode, played again and again, is no evidence
+            return 1.0
+        less, more = self._ordered
+        near = paired_p_below(more, less, margin, _REPLICATES, rng)
+        return near if near > alpha else max(near, paired_p_below(less, more, margin, _REPLICATES, rng))
 
-    def p_beyond(self, margin: float) -> float:
-        """Small when the mean lies outside; both sides are tried, which doubles it."""
-        return min(1.0, 2.0 * self._tail(abs(self.mean) - margin))
+    def p_beyond(self, margin: float, rng: np.random.Generator) -> float:
+        """Small when the mean lies outside; the side on which it lies was seen first, which doubles it."""
+        if not self.varies:
+            return 1.0
+        return min(1.0, 2.0 * paired_p_below(*self._ordered, -margin, _REPLICATES, rng))
 
-    def _tail(self, distance: float) -> float:
-        """P(T >= distance / error)."""
-        from scipy.special import stdtr
-
-        if self.error == 0.0:  # the same everywhere: evidence only where returns vary at all
-            return 0.0 if distance > 0.0 and self.varies else 1.0
-        return float(stdtr(len(self.differences) - 1, -distance / self.error))
+    @property
+    def _ordered(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The returns that are less on average, and the others."""
+        return (self.returns, self.others) if self.mean < 0.0 else (self.others, self.returns)
 
 
 # --- rewards ----------------------------------------------------------------------------------------------------

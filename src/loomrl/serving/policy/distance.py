@@ -25,6 +25,11 @@ def action_distance(
     return np.asarray(np.sqrt(np.mean(components**2, axis=1)))
 
 
+def has_finite_range(policy: ServedPolicy) -> bool:
+    """Whether all components of its continuous actions are measured in halves of their range."""
+    return policy.bounds is not None and bool(np.isfinite(policy.bounds).all())
+
+
 def agrees(distance: NDArray[np.float64], policy: ServedPolicy) -> NDArray[np.bool_]:
     """Which actions at these distances (N,) count as the same, (N,)."""
     return distance == 0 if policy.chooses else distance <= ALIKE
