@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from loomrl.serving.policy.distance import ALIKE, action_distance, has_finite_range
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.statistics.betting import bounds_within
-from loomrl.statistics.clustered import mean_over_units
+from loomrl.statistics.clustered import bounded_mean_over_units, mean_over_units
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 from loomrl.statistics.spending import level
 from loomrl.types import Episode, Interval, Travel, Verdict, WholeEpisodes
@@ -102,10 +101,7 @@ def _mean_excess(excess: Floats, is_within: bool, max_ratio: float, confidence: 
         found = mean_over_units(excess, refuting)
         assert found is not None, "shadow plays two episodes at least"
         return found
-    span = (-max_ratio * _FARTHEST, _FARTHEST)
-    low, high = bounds_within(excess.clip(*span), span, confidence, refuting)
-    mean, method = float(excess.mean()), "betting over units"
-    return Interval(estimate=mean, low=low, high=high, confidence=confidence, method=method)
+    return bounded_mean_over_units(excess, (-max_ratio * _FARTHEST, _FARTHEST), confidence, refuting)
 
 
 def allowed_travel(champion: Floats, max_ratio: float) -> Floats:

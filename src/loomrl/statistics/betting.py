@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-
 _STAKES: Floats = 0.9 / np.exp2(np.arange(12, dtype=np.float64))  # shares of a fortune; small ones for wide values
 _BLOCK = 65_536  # values that are bet on at once
 _BISECTIONS = 40
@@ -30,19 +29,6 @@ def lower_bound(values: Floats, confidence: float) -> float:
     are not checked: with one below 0 the bound means nothing.
     """
     return ratio_lower_bound(values, np.ones_like(values), 1.0, confidence)
-
-
-def bounds_within(
-    values: Floats, span: tuple[float, float], confidence: float, refuting: float | None = None
-) -> tuple[float, float]:
-    """One-sided bounds, from below and above, of the mean of values (N,) that lie within `span`.
-
-    The upper one holds with a probability of at least `confidence`, the lower one with `refuting`, which is the same if
-    it is not given. Nothing is checked.
-    """
-    least, greatest = span
-    low = least + lower_bound(values - least, refuting or confidence)
-    return low, greatest - lower_bound(greatest - values, confidence)
 
 
 def ratio_lower_bound(values: Floats, weights: Floats, greatest_weight: float, confidence: float) -> float:

@@ -98,3 +98,20 @@ def rate_over_units(values: ArrayLike, confidence: float, refuting: float | None
         high = statistics.bounded_mean_upper(sample, confidence)
         method = "hoeffding relative-entropy over units"
     return Interval(estimate=total / count, low=low, high=high, confidence=confidence, method=method)
+
+
+def bounded_mean_over_units(
+    values: ArrayLike, span: tuple[float, float], confidence: float, refuting: float
+) -> Interval:
+    """Mean of one value within `span` per unit (N,) with one-sided bounds by betting: of their distribution nothing
+    else is assumed. The upper one holds at `confidence`, the lower one at `refuting`. Values outside the span count as
+    its ends.
+    """
+    from loomrl.statistics.betting import lower_bound
+
+    least, greatest = span
+    sample = np.clip(np.asarray(values, np.float64), least, greatest)
+    low = least + lower_bound(sample - least, refuting)
+    high = greatest - lower_bound(greatest - sample, confidence)
+    mean = float(sample.mean())
+    return Interval(estimate=mean, low=low, high=high, confidence=confidence, method="betting over units")

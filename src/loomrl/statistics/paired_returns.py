@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.statistics.betting import bounds_within
+from loomrl.statistics.betting import lower_bound
 from loomrl.system.schema import Document
 from loomrl.types import Verdict
 
@@ -101,7 +101,8 @@ def _bounds_by_betting(
 ) -> tuple[float, float]:
     """One-sided bounds of the mean difference of returns within `span`; those outside count as its ends."""
     width = span[1] - span[0]
-    return bounds_within(challenger.clip(*span) - champion.clip(*span), (-width, width), confidence)
+    difference = challenger.clip(*span) - champion.clip(*span)
+    return lower_bound(difference + width, confidence) - width, width - lower_bound(width - difference, confidence)
 
 
 def judge_margin(low: float, high: float, margin: float) -> Verdict:
