@@ -6,6 +6,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from loomrl.statistics.betting import lower_bound
 from loomrl.types import Interval
 
 Floats = NDArray[np.float64]
@@ -107,8 +108,6 @@ def bounded_mean_over_units(
     else is assumed. The upper one holds at `confidence`, the lower one at `refuting`. Values outside the span count as
     its ends.
     """
-    from loomrl.statistics.betting import lower_bound
-
     least, greatest = span
     sample = np.clip(np.asarray(values, np.float64), least, greatest)
     low = least + lower_bound(sample - least, refuting)
