@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from loomrl.algorithms.networks.preprocessing import ObservationNormalizer
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.algorithms.policies.loading import load_policy
+from loomrl.algorithms.sac.policy import SACPolicy
 from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.files import sha256_file
@@ -97,6 +98,22 @@ def test_a_row_is_answered_the_same_in_any_batch(width: int) -> None:
             assert part.action.tobytes() == whole.action[start : start + size].tobytes()
             assert part.value is not None
             assert part.value.tobytes() == whole.value[start : start + size].tobytes()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_actions_alone_are_those_of_the_whole_answer(name: str) -> None:
+    observation, action = SPACES[name]
+    policy, obs = policy_for(observation, action), observations(observation, 37)
+    assert policy(obs).tobytes() == policy.act(obs, np.random.default_rng(0)).action.tobytes()
+
+
+@pytest.mark.parametrize("name", ["cartpole", "shifted actions", "float64"])
+def test_so_are_those_of_sac(name: str) -> None:
+    observation, action = SPACES[name]
+    generator = torch.Generator().manual_seed(1)
+    policy = SACPolicy.for_spaces("sac", observation, action, (32,), "relu", True, generator)
+    obs = observations(observation, 37)
+    assert policy(obs).tobytes() == policy.act(obs, np.random.default_rng(0)).action.tobytes()
 
 
 def test_forward_is_what_acting_uses() -> None:

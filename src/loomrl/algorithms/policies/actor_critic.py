@@ -53,6 +53,10 @@ class ActorCriticPolicy(TrainedPolicy):
             outputs["log_std"] = outputs["log_std"].expand_as(outputs["mean"])
         return {"action": self.distribution.greedy(parameters), "value": value, **outputs}
 
+    def greedy(self, obs: Tensor) -> Tensor:
+        """As `forward`, without the critic."""
+        return self.distribution.greedy(self.parameters_of(self.features(obs)))
+
     def parameters_of(self, features: Tensor) -> Parameters:
         """Features (B, dim) -> the action distribution's parameters: logits, or mean (B, A) and log std (A,)."""
         return head_parameters(self.head, self.actor(features))

@@ -135,6 +135,10 @@ class TrainedPolicy(nn.Module, ABC):
         """Raw observations (B, *obs) -> greedy `action` (B, *action), `value` (B,) and the action's distribution:
         `logits` (B, n), or `mean` and `log_std` (B, dim). This is what export traces."""
 
+    def greedy(self, obs: Tensor) -> Tensor:
+        """Raw observations (B, *obs) -> greedy actions (B, *action): those of `forward`, without what else it says."""
+        return self.forward(obs)["action"]
+
     def discrete_action(self, index: Tensor) -> Tensor:
         """Indices of logits (N,) -> actions (N,) of the action space, which may begin above 0."""
         assert isinstance(self.action_space, gymnasium.spaces.Discrete)
@@ -151,7 +155,10 @@ class TrainedPolicy(nn.Module, ABC):
         """
         if isinstance(obs, Tensor):
             return super().__call__(obs)
-        return self._evaluate(obs)["action"]
+        obs = np.asarray(obs)
+        with torch.no_grad():
+            action = self.greedy(self._padded(obs))
+        return action.numpy()[: len(obs)].astype(self._dtype("action"), copy=False)
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
         """Observations (B, *obs) -> greedy actions (B, *action) with their values (B,); nothing is drawn from `rng`.
@@ -174,16 +181,18 @@ class TrainedPolicy(nn.Module, ABC):
 
     def _answer(self, obs: NDArray[Any], *more: Tensor) -> dict[str, NDArray[Any]]:
         """What `forward` says of observations (B, *obs) and other inputs, padded already."""
+        with torch.no_grad():
+            answer = self.forward(self._padded(obs), *more)
+        return {name: value.numpy()[: len(obs)].astype(self._dtype(name), copy=False) for name, value in answer.items()}
+
+    def _padded(self, obs: NDArray[Any]) -> Tensor:
         if obs.shape[1:] != self.observation_space.shape:
             raise ConfigError(
                 f"observations of shape {obs.shape} reached a policy for batches of {self.observation_space.shape}"
             )
-        num_rows = len(obs)
-        padded = np.zeros((-(-num_rows // ROWS) * ROWS, *obs.shape[1:]), obs.dtype)
-        padded[:num_rows] = obs
-        with torch.no_grad():
-            answer = self.forward(torch.from_numpy(padded), *more)
-        return {name: value.numpy()[:num_rows].astype(self._dtype(name), copy=False) for name, value in answer.items()}
+        padded = np.zeros((-(-len(obs) // ROWS) * ROWS, *obs.shape[1:]), obs.dtype)
+        padded[: len(obs)] = obs
+        return torch.from_numpy(padded)
 
     def _dtype(self, name: str) -> Any:
         return self.action_space.dtype if name == "action" else np.float32

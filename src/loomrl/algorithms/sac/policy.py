@@ -121,6 +121,13 @@ class SACPolicy(TrainedPolicy):
         value = self.critics(torch.cat([features, torch.tanh(mean)], -1)).amin(0).squeeze(-1)
         return {"action": self.distribution.greedy((mean,)), "value": value, "mean": mean, "log_std": log_std}
 
+    def greedy(self, obs: Tensor) -> Tensor:
+        """As `forward`, without the critics."""
+        features = self.features(obs)
+        if self.is_discrete:
+            return self.discrete_action(self.actor(features).argmax(-1))
+        return self.distribution.greedy((self.moments(features)[0],))
+
     def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Features (N, dim) -> mean and bounded log standard deviation before squashing, both (N, A)."""
         mean, log_std = self.actor(features).chunk(2, -1)
