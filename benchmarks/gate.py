@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.resumable import Store
 from loomrl.system.threads import one_thread
-from seeded.beside import CARTPOLE, challenge, policy_of
+from seeded.beside import challenge, policy_of
 from seeded.trained import KIND, path_of, unseen
 from seeded.trained import examine as examine_trained
 from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded
@@ -201,9 +201,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     replayed = sum(map(is_replayed, [*bad, *document["beside"]]))
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
-    later = [row["policy"] for row in beside.values() if row["refused"]]
+    later = {row["name"] for row in beside.values() if row["refused"]}
     in_all = refused + len(later)
-    others_later = sum(policy != CARTPOLE for policy in later)
+    others_later = len(later & {row["name"] for row in others})
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
         f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "

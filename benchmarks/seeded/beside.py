@@ -5,8 +5,11 @@ shadow stage does it, and the returns of their evaluations are compared as promo
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from loomrl.evaluation.evaluate import evaluate_policy
 from loomrl.export.export import export_policy
@@ -28,8 +31,9 @@ CARTPOLE = "cartpole"  # the config beside whose good policy the files of `polic
 def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
     """What it is refused for beside the champion; `root` is an empty folder, `kept` holds trained policies."""
     config = load_config(trained.path_of(policy_of(case)))
-    champion = _version(config, None, root / "champion", kept)
-    challenger = _version(config, case, root / "challenger", kept)
+    examined = trained.examine if hasattr(case, "POLICY") else _examine_cartpole
+    champion = _version(config, partial(examined, config.name, None), root / "champion", kept)
+    challenger = _version(config, partial(examined, config.name, case), root / "challenger", kept)
     served = [ServedPolicy.load(one / "export", one.parent.name) for one in (challenger, champion)]
     followed = examine(config, champion / "environment", *served)
     claims = [claim for claim in claims_of(followed, config.shadow) if claim.mandatory]
@@ -90,14 +94,16 @@ class _CartPoles(Workshop):
         write_sums(folders.evaluation)
 
 
-def _version(config: PolicyConfig, spoiled_by: ModuleType | None, root: Path, kept: Path) -> Path:
+def _examine_cartpole(policy: str, spoiled_by: ModuleType | None, root: Path, kept: Path) -> Outcome:
+    """What the gate says of the good policy of `policies`, as it is or spoilt by a file."""
+    case: Any = SimpleNamespace(__name__=policy) if spoiled_by is None else spoiled_by
+    return _CartPoles(root, load_config(trained.path_of(policy)), kept).examine(case)
+
+
+def _version(config: PolicyConfig, examined: Callable[[Path, Path], Outcome], root: Path, kept: Path) -> Path:
     """Taken as far as the export; the folder of its stages."""
     root.mkdir()
-    if config.name == CARTPOLE:
-        unspoilt = SimpleNamespace(__name__=CARTPOLE)
-        _CartPoles(root, config, kept).examine(unspoilt if spoiled_by is None else spoiled_by)  # type: ignore[arg-type]
-    else:
-        trained.examine(config.name, spoiled_by, root, kept)
+    examined(root, kept)
     (folder,) = root.iterdir()
     stages = [folder / stage for stage in ("environment", "training", "evaluation", "safety")]
     export_policy(config, *stages, folder / "export")
