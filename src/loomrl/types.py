@@ -483,6 +483,7 @@ class Travel(Document):
     excess: Interval  # of what is allowed, mean over episodes on the same seeds
     allowed: float  # in the mean episode
     seed: int  # of the episode in which it is most
+    episodes_needed: int | None = None  # to show that it is allowed, where these leave that undecided
 
 
 class Noisy(Document):

@@ -111,16 +111,28 @@ def test_what_too_few_episodes_would_show_stays_open(continuous: ServedPolicy) -
     assert few is not None
     assert many is not None
     assert few.excess.low < 0.0 < few.excess.high
+    assert few.episodes_needed is not None
+    assert 100 < few.episodes_needed <= 128
     assert many.excess.high < 0.0
+    assert many.episodes_needed is None
 
 
-def test_an_action_without_limits_is_measured_as_it_is(continuous: ServedPolicy) -> None:
-    """By a t interval, which knows nothing of what was not seen."""
-    continuous.bounds = None
-    calm = [moving(seed, [0.0] * 20) for seed in range(8)]
-    found = compare_travel(continuous, calm, calm, 2.0, 0.95, 0.99)
+@pytest.mark.parametrize("limits", ["none", "one component", "passed"])
+def test_where_actions_are_not_within_finite_limits_a_t_interval_is_the_bound(
+    continuous: ServedPolicy, limits: str
+) -> None:
+    """It knows nothing of what was not seen."""
+    size = 1.5 if limits == "passed" else 0.0
+    continuous.bounds = {
+        "none": None,
+        "one component": (np.array([-1.0, -np.inf]), np.array([1.0, 1.0])),
+        "passed": (np.full(2, -1.0), np.ones(2)),
+    }[limits]
+    moved = [moving(seed, [size, -size] * 10) for seed in range(8)]
+    found = compare_travel(continuous, moved, [moving(seed, [0.0] * 20) for seed in range(8)], 2.0, 0.95, 0.99)
     assert found is not None
-    assert (found.excess.high, found.excess.method) == (pytest.approx(-0.1), "t interval over units")
+    assert found.excess.method == "t interval over units"
+    assert found.excess.high == pytest.approx(2.9 if limits == "passed" else -0.1)
 
 
 def test_choices_do_not_travel(tmp_path: Path) -> None:

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
-from loomrl.statistics.clustered import clustered_mean, clustered_proportion, rate_over_units
+from loomrl.statistics.clustered import (
+    bounded_mean_over_units,
+    clustered_mean,
+    clustered_proportion,
+    rate_over_units,
+    units_needed,
+)
 
 
 def test_the_mean_interval_by_hand() -> None:
@@ -81,3 +88,35 @@ def test_a_rate_over_units_holds_its_bounds_for_shares_and_counts() -> None:
     counts = rate_over_units(np.arange(320) < 9, 0.95)
     assert counts.high <= 0.05 < rate_over_units(np.arange(320) < 10, 0.95).high
     assert rate_over_units(np.arange(320) < 9, 0.95, 0.99).low < counts.low
+
+
+def betting_bound(distance: float, count: int, alpha: float) -> float:
+    """What the mean of values that all are `distance` exceeds, by hand: a fortune of 1, an equal part at each of twelve
+    stakes on every value being above it, comes to 1 / alpha."""
+    stakes = 0.9 / 2.0 ** np.arange(12)
+
+    def surplus(bound: float) -> float:
+        return float(np.mean((1.0 + stakes * (distance / bound - 1.0)) ** count)) - 1.0 / alpha
+
+    return float(brentq(surplus, 1e-3 * distance, distance))
+
+
+def test_bounds_of_a_mean_within_a_span_by_hand() -> None:
+    interval = bounded_mean_over_units(np.full(40, 1.5), (-4.0, 2.0), 0.95, 0.99)
+    assert interval.estimate == 1.5
+    assert interval.low == pytest.approx(-4.0 + betting_bound(5.5, 40, 0.01))
+    assert interval.high == pytest.approx(2.0 - betting_bound(0.5, 40, 0.05))
+
+
+@pytest.mark.parametrize("values", [[], [0.0, 2.1], [-4.1]])
+def test_values_outside_their_span_have_no_bounds(values: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"expected values within \[-4, 2\]"):
+        bounded_mean_over_units(values, (-4.0, 2.0), 0.95, 0.99)
+
+
+def test_as_many_units_as_are_needed_bring_the_bound_below_zero() -> None:
+    needed = units_needed([-0.3, 0.1], (-4.0, 2.0), 0.95)
+    assert needed is not None
+    above, below = (bounded_mean_over_units(np.full(n, -0.1), (-4.0, 2.0), 0.95, 0.99) for n in (needed - 1, needed))
+    assert below.high <= 0.0 < above.high
+    assert units_needed([-1e-6], (-4.0, 2.0), 0.95) is None

@@ -1,8 +1,7 @@
 """What a champion's log with 100 agents tells of a challenger that earns one standard deviation between agents more,
 and differs in every decision. With 8 single decisions of each agent it is called better in 80 % of logs where the
-server explores in 40 % of decisions. At a share of 20 % that takes about three times as many; of episodes of two
-decisions a share of 80 %, because weights multiply; for three decisions 8 episodes of each agent are too few at any
-share. To say it of other agents, too, takes 12 single decisions of each at a share of 80 %.
+server explores in 40 % of decisions; of episodes of two decisions a share of 80 % does it, because weights multiply. To
+say it of other agents, too, takes 12 single decisions of each at a share of 80 %.
 
 What is drawn is drawn by the server's own code (`loomrl.serving.decisions.choosing`). Agents differ by 20 % of the
 range of a reward, and one is broken. The verdict is that of promotion: the lower bound of the improvement, at

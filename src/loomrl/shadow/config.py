@@ -26,7 +26,8 @@ class ConsequencesConfig(Section):
     `num_episodes` are played by the champion, `num_disturbed` after other actions, `num_noisy` under noise of the
     sensors that the champion withstands, `max_pairs` at most on the same seeds where fewer leave undecided which earns
     more. `max_return_drop` is a share of what the champion earns above random actions, the failures are shares of their
-    episodes, and `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step.
+    episodes, and `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step: the
+    nearer to 1, the more episodes it takes to show that an equal keeps it, and the larger, the more to refute it.
     """
 
     examine: bool = True

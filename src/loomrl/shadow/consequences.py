@@ -262,8 +262,8 @@ class _Examination:
         return compare_pairs(first, second, self.own, self.more, play, self.promotion, self.refuting)
 
     def _travel(self, alone: Sequence[Episode]) -> Travel | None:
-        both, ratio = (alone, self.episodes), self.settings.max_travel_ratio
-        return compare_travel(self.challenger, *both, ratio, self.confidence, self.refuting)
+        ratio = self.settings.max_travel_ratio
+        return compare_travel(self.challenger, alone, self.episodes, ratio, self.confidence, self.refuting)
 
     # --- noise ---
 

@@ -187,7 +187,9 @@ def _whole(whole: WholeEpisodes, settings: ConsequencesConfig) -> Claim:
 
 
 def _travel(travel: Travel, found: Consequences, settings: ConsequencesConfig) -> Claim:
-    excess = travel.excess
+    excess, hint = travel.excess, ""
+    if travel.episodes_needed is not None:
+        hint = f"; about {travel.episodes_needed} episodes would show that it is allowed"
     return _claim(
         id=f"{PREFIX}.travel",
         statement=f"from one step to the next the challenger's actions move at most {settings.max_travel_ratio:g} "
@@ -195,7 +197,7 @@ def _travel(travel: Travel, found: Consequences, settings: ConsequencesConfig) -
         verdict=verdict_at_most(excess.low, excess.high, 0.0),
         mandatory=settings.mandatory,
         finding=f"they move {travel.challenger:.4g} halves of their range in a step on average, the champion's "
-        f"{travel.champion:.4g}, allowed is {travel.allowed:.4g}; most in the episode of seed {travel.seed}",
+        f"{travel.champion:.4g}, allowed is {travel.allowed:.4g}; most in the episode of seed {travel.seed}{hint}",
         bound=Bound(
             kind=f"upper bound over episodes, {excess.method}",
             measured=excess.high,

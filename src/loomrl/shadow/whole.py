@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from loomrl.serving.policy.distance import ALIKE, action_distance, has_finite_range
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.statistics.clustered import bounded_mean_over_units, mean_over_units
+from loomrl.statistics.clustered import bounded_mean_over_units, mean_over_units, units_needed
 from loomrl.statistics.paired_returns import ReturnComparison, compare_returns
 from loomrl.statistics.spending import level
-from loomrl.types import Episode, Interval, Travel, Verdict, WholeEpisodes
+from loomrl.types import Episode, Travel, Verdict, WholeEpisodes
 
 if TYPE_CHECKING:
     from loomrl.promotion.config import PromotionConfig
 
 Floats = NDArray[np.float64]
-_FARTHEST = 2.0  # that an action moves in a step: halves of its range
+_WIDTH = 2.0  # of an action's range, in halves of it
 Play = Callable[[Sequence[int]], tuple[Floats, Floats]]  # seeds -> returns of the challenger and of the champion
 
 
@@ -81,27 +81,29 @@ def compare_travel(
     Allowed is `max_ratio` times as far as the champion's in the episode of the same seed, and always as far as two
     actions lie apart that count as the same. Episodes are on the same seeds in the same order, two at least. The upper
     bound of the excess holds at `confidence`, the lower one at `refuting`: by betting, since no action moves farther
-    than its range is wide. Where a range is infinite they are those of a t interval at `refuting`.
+    than its range is wide. Where a range is infinite, or an action lies outside it, they are those of a t interval at
+    `refuting`.
     """
     if policy.chooses:
         return None
     moved, before = (np.array([travel(policy, one) for one in group]) for group in (challenger, champion))
     allowed = allowed_travel(before, max_ratio)
+    excess, span = moved - allowed, (-max_ratio * _WIDTH, _WIDTH)
+    if has_finite_range(policy) and span[0] <= excess.min() and excess.max() <= span[1]:
+        bounds = bounded_mean_over_units(excess, span, confidence, refuting)
+        needed = units_needed(excess, span, confidence) if bounds.estimate < 0.0 < bounds.high else None
+    else:
+        found = mean_over_units(excess, refuting)
+        assert found is not None, "shadow plays two episodes at least"
+        bounds, needed = found, None
     return Travel(
         challenger=float(moved.mean()),
         champion=float(before.mean()),
-        excess=_mean_excess(moved - allowed, has_finite_range(policy), max_ratio, confidence, refuting),
+        excess=bounds,
         allowed=float(allowed.mean()),
-        seed=challenger[int(np.argmax(moved - allowed))].seed,
+        seed=challenger[int(np.argmax(excess))].seed,
+        episodes_needed=needed,
     )
-
-
-def _mean_excess(excess: Floats, is_within: bool, max_ratio: float, confidence: float, refuting: float) -> Interval:
-    if not is_within:
-        found = mean_over_units(excess, refuting)
-        assert found is not None, "shadow plays two episodes at least"
-        return found
-    return bounded_mean_over_units(excess, (-max_ratio * _FARTHEST, _FARTHEST), confidence, refuting)
 
 
 def allowed_travel(champion: Floats, max_ratio: float) -> Floats:

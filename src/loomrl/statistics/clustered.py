@@ -10,6 +10,7 @@ from loomrl.statistics.betting import lower_bound
 from loomrl.types import Interval
 
 Floats = NDArray[np.float64]
+_MOST_UNITS = 100_000  # that are looked for
 
 
 def clustered_mean(values: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
@@ -105,12 +106,33 @@ def bounded_mean_over_units(
     values: ArrayLike, span: tuple[float, float], confidence: float, refuting: float
 ) -> Interval:
     """Mean of one value within `span` per unit (N,) with one-sided bounds by betting: of their distribution nothing
-    else is assumed. The upper one holds at `confidence`, the lower one at `refuting`. Values outside the span count as
-    its ends.
+    else is assumed. The upper one holds at `confidence`, the lower one at `refuting`.
+
+    Raises:
+        ValueError: without any value, or for one outside the span.
     """
     least, greatest = span
-    sample = np.clip(np.asarray(values, np.float64), least, greatest)
+    sample = np.asarray(values, np.float64)
+    if not sample.size or sample.min() < least or sample.max() > greatest:
+        raise ValueError(f"expected values within [{least:g}, {greatest:g}], found {_found(sample)}")
     low = least + lower_bound(sample - least, refuting)
     high = greatest - lower_bound(greatest - sample, confidence)
     mean = float(sample.mean())
     return Interval(estimate=mean, low=low, high=high, confidence=confidence, method="betting over units")
+
+
+def units_needed(values: ArrayLike, span: tuple[float, float], confidence: float) -> int | None:
+    """About how many units as these (N,), whose mean is below 0, would bring that upper bound below 0: as many as it
+    takes where each is like their mean. None where more than a hundred thousand would."""
+    from loomrl.statistics.intervals import fewest
+
+    away = span[1] - float(np.mean(np.asarray(values, np.float64)))
+
+    def is_enough(count: int) -> bool:
+        return lower_bound(np.full(count, away), confidence) >= span[1]
+
+    return fewest(is_enough, 1, _MOST_UNITS) if is_enough(_MOST_UNITS) else None
+
+
+def _found(sample: Floats) -> str:
+    return f"[{sample.min():g}, {sample.max():g}]" if sample.size else "none"

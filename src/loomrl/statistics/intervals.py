@@ -103,7 +103,7 @@ def paired_p_below(
     """P-value, above 0, of "the mean of `values - reference` is above `limit`"; both are (N,), paired.
 
     Bootstrap means of the differences know nothing of a loss that is too rare to have been seen. So one is added that
-    was not seen: as large as all that is earned on average, or as the largest that was seen. The p-value is the
+    was not seen: as large as what is earned or lost on average, or as the largest that was seen. The p-value is the
     probability that a mean with weights drawn from the flat Dirichlet distribution is above the limit (Gaffke 2005,
     "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable"; that it is
     valid for all differences up to that size is proved for two values, where it is Clopper and Pearson's, and borne out
@@ -117,14 +117,19 @@ def paired_p_below(
     """
     first, second = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     differences = first - second
-    unseen = max(abs(float(first.mean())), abs(float(second.mean())), float(differences.max()))
-    excess = np.append(differences, unseen) - limit
+    excess = np.append(differences, max(largest_unseen(first, second), float(differences.max()))) - limit
     above = drawn = 0
     while drawn == 0 or (above < _ENOUGH_ABOVE and drawn < _MOST_REPLICATES):
         weights = rng.standard_exponential((replicates, excess.size))
         above += int(np.count_nonzero(weights @ excess > 0.0))
         drawn += replicates
     return (1 + above) / (drawn + 1)
+
+
+def largest_unseen(values: Floats, reference: Floats) -> float:
+    """How large a difference of `values` and `reference`, (N,) each, is reckoned with that was not seen: what is earned
+    or lost on average."""
+    return float(max(np.abs(values).mean(), np.abs(reference).mean()))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> Interval:

@@ -4,7 +4,7 @@ Its files are `policy.safetensors` (weights and normaliser) and `policy.json` (w
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from loomrl.types import Act, Json
 
 __all__ = ["ARCHITECTURE", "WEIGHTS", "PolicyArchitecture", "TrainedPolicy"]
 
-ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._evaluate
+ROWS = 16  # batches are padded to a multiple: see TrainedPolicy._padded
 
 
 class TrainedPolicy(nn.Module, ABC):
@@ -158,7 +158,7 @@ class TrainedPolicy(nn.Module, ABC):
         obs = np.asarray(obs)
         with torch.no_grad():
             action = self.greedy(self._padded(obs))
-        return action.numpy()[: len(obs)].astype(self._dtype("action"), copy=False)
+        return self._row_answers(obs, {"action": action})["action"]
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator) -> Act:  # noqa: ARG002 - greedy: draws nothing
         """Observations (B, *obs) -> greedy actions (B, *action) with their values (B,); nothing is drawn from `rng`.
@@ -175,17 +175,17 @@ class TrainedPolicy(nn.Module, ABC):
         return None
 
     def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Each row's answer is the same in any batch: matrix kernels round differently in a tile's last, partial
-        rows and for a single row, so the batch is padded to whole tiles."""
         return self._answer(np.asarray(obs))
 
-    def _answer(self, obs: NDArray[Any], *more: Tensor) -> dict[str, NDArray[Any]]:
-        """What `forward` says of observations (B, *obs) and other inputs, padded already."""
+    def _answer(self, obs: NDArray[Any], *padded: Tensor) -> dict[str, NDArray[Any]]:
+        """What `forward` says of observations (B, *obs) and other inputs, which are padded already."""
         with torch.no_grad():
-            answer = self.forward(self._padded(obs), *more)
-        return {name: value.numpy()[: len(obs)].astype(self._dtype(name), copy=False) for name, value in answer.items()}
+            answer = self.forward(self._padded(obs), *padded)
+        return self._row_answers(obs, answer)
 
     def _padded(self, obs: NDArray[Any]) -> Tensor:
+        """Observations (B, *obs), padded to whole tiles. So each row's answer is the same in any batch: matrix kernels
+        round differently in a tile's last, partial rows and for a single row."""
         if obs.shape[1:] != self.observation_space.shape:
             raise ConfigError(
                 f"observations of shape {obs.shape} reached a policy for batches of {self.observation_space.shape}"
@@ -193,6 +193,10 @@ class TrainedPolicy(nn.Module, ABC):
         padded = np.zeros((-(-len(obs) // ROWS) * ROWS, *obs.shape[1:]), obs.dtype)
         padded[: len(obs)] = obs
         return torch.from_numpy(padded)
+
+    def _row_answers(self, obs: NDArray[Any], answer: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+        """The answers to the observations alone, without those to what was padded, in their dtypes."""
+        return {name: value.numpy()[: len(obs)].astype(self._dtype(name), copy=False) for name, value in answer.items()}
 
     def _dtype(self, name: str) -> Any:
         return self.action_space.dtype if name == "action" else np.float32

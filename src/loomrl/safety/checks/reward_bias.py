@@ -22,8 +22,10 @@ from loomrl.environment.construct import construct
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Judgement, Scope
+from loomrl.safety.probing.judging import FEWEST_PAIRS
 from loomrl.safety.probing.worlds import play_in, play_there, with_parameter
-from loomrl.statistics.intervals import holm, paired_p_below
+from loomrl.statistics.intervals import holm, largest_unseen, paired_p_below
+from loomrl.statistics.spending import level
 from loomrl.system.schema import Section, demand_distinct
 from loomrl.types import Bound, Claim, Episode, Verdict
 
@@ -97,8 +99,10 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
             "steps that were not played; features that nobody declared",
             f"a step whose reward differs by more than {config.reward_tolerance:g} for another value",
         )
+    (feature,) = (one for one in config.features if claim.id == f"{NAME}.{one.name}.outcome")
+    assert claim.num_samples is not None, "outcomes are of episodes"
     return Scope(
-        f"{claim.num_samples} episodes, on the same {config.num_episodes} seeds for each value of the feature",
+        f"{claim.num_samples} episodes, on the same {claim.num_samples // len(feature.values)} seeds for each value",
         "outcomes other than the return; features that nobody declared",
         "mean returns of two values that differ by more than the margin also at the bound",
     )
@@ -123,9 +127,7 @@ def replay(failure: Failure) -> Replayed:
         return play_in(definition, failure.policy, [seed], 1, np.random.default_rng(0))[0]
 
     if "differences" in failure.document:
-        pairs = failure.document["differences"]
-        pair = max(pairs, key=lambda one: _excess(one["mean"], one["error"], limit))
-        less, more = pair["values"] if pair["mean"] < 0.0 else reversed(pair["values"])
+        less, more = failure.document.get("refuted") or _refuted_before(failure.document["differences"], limit)
         worse, better = played(less), played(more)
         return Replayed(
             reproduced=better.episode_return - worse.episode_return > limit,
@@ -150,14 +152,15 @@ def _outcome_claim(
     values = feature.model_dump(mode="json")["values"]
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
     alpha = 1.0 - context.config.confidence
-    varies = any(float(one.std()) > 0.0 for one in returns)
+    varies = len(returns[0]) >= FEWEST_PAIRS and any(float(one.std()) > 0.0 for one in returns)
     both = itertools.combinations(range(len(returns)), 2)
     pairs = [_Pair(i, j, returns[i], returns[j], varies) for i, j in both]
-    p_within = max(pair.p_within(margin, alpha, context.rng(NAME)) for pair in pairs)
+    p_within = _p_within(pairs, margin, alpha, context)
+    p_beyond = [1.0 if p_within <= alpha else pair.p_beyond(margin, context.rng(NAME)) for pair in pairs]
     verdict = Verdict.UNDECIDED
     if p_within <= alpha:
         verdict = Verdict.SUPPORTED
-    elif any(holm([pair.p_beyond(margin, context.rng(NAME)) for pair in pairs], alpha)):
+    elif any(holm(p_beyond, alpha)):
         verdict = Verdict.REFUTED
     worst = max(pairs, key=lambda pair: abs(pair.mean))
     bound = Bound(kind="largest mean difference", measured=abs(worst.mean), limit=margin, unit="return")
@@ -172,11 +175,18 @@ def _outcome_claim(
     }
     failure = None
     if verdict is Verdict.REFUTED and _survives_json(feature):
-        refuted = max(pairs, key=lambda pair: _excess(pair.mean, pair.error, margin))  # Holm rejects it first
-        less, more = (refuted.first, refuted.second) if refuted.mean < 0.0 else (refuted.second, refuted.first)
+        surest = min(zip(p_beyond, pairs, strict=True), key=lambda one: (one[0], -abs(one[1].mean)))[1]
+        less, more = surest.places
+        evidence["refuted"] = [values[less], values[more]]
         largest_gap = int(np.argmin(returns[less] - returns[more]))
         worse, better = played[less][largest_gap], played[more][largest_gap]
         failure = (_describe_returns(feature, values[less], worse, values[more], better), worse)
+    finding = (
+        f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
+        f"{feature.parameter} {feature.values[worst.first]!r} and {feature.values[worst.second]!r}"
+    )
+    if verdict is Verdict.UNDECIDED and (needed := worst.seeds_needed(margin, level(alpha, 1))) > len(worst.returns):
+        finding += f"; even equal returns take {needed} seeds: num_episodes here and of safety, or a larger margin"
     return context.claim(
         evidence,
         f"{feature.name}.outcome",
@@ -185,19 +195,36 @@ def _outcome_claim(
         statement=f"mean returns differ by less than {margin:g} whatever {feature.parameter} is",
         method="two one-sided tests of paired differences, with one added that was too rare to be seen (Gaffke), for "
         "each pair of values; the refuting ones corrected by Holm's procedure",
-        assumptions=["no difference of an episode's returns is larger than a mean return, or than the largest seen"],
+        assumptions=[
+            "no value changes an episode's return by more than what episodes earn or lose on average",
+            "seeds are independent; that the test is valid for differences up to that size is shown by simulation",
+        ],
         num_samples=sum(map(len, returns)),
-        finding=(
-            f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
-            f"{feature.parameter} {feature.values[worst.first]!r} and {feature.values[worst.second]!r}"
-        ),
+        finding=finding,
     )
 
 
-def _excess(mean: float, error: float, margin: float) -> float:
-    """By how many standard errors a mean difference is beyond the margin: greater where that is surer."""
-    distance = abs(mean) - margin
-    return distance / error if error > 0.0 else math.copysign(math.inf, distance)
+def _p_within(pairs: Sequence["_Pair"], margin: float, alpha: float, context: Context) -> float:
+    """The largest p-value of all pairs, or the first that is above alpha."""
+    largest = 0.0
+    for pair in pairs:
+        largest = max(largest, pair.p_within(margin, alpha, context.rng(NAME)))
+        if largest > alpha:
+            break
+    return largest
+
+
+def _refuted_before(differences: Sequence[Any], margin: float) -> tuple[Any, Any]:
+    """In evidence that does not say which two values differ: those whose difference is the most standard errors beyond
+    the margin, by which such evidence was judged."""
+
+    def excess(one: Any) -> float:
+        distance = abs(one["mean"]) - margin
+        return float(distance / one["error"]) if one["error"] > 0.0 else math.copysign(math.inf, distance)
+
+    pair = max(differences, key=excess)
+    first, second = pair["values"]
+    return (first, second) if pair["mean"] < 0.0 else (second, first)
 
 
 def _survives_json(feature: FeatureConfig) -> bool:
@@ -220,7 +247,7 @@ class _Pair:
     second: int
     returns: NDArray[np.float64]
     others: NDArray[np.float64]
-    varies: bool  # whether returns differ from episode to episode
+    varies: bool  # whether there are enough returns, and they differ from episode to episode
 
     @property
     def differences(self) -> NDArray[np.float64]:
@@ -234,20 +261,30 @@ class _Pair:
     def error(self) -> float:
         return float(self.differences.std(ddof=1)) / math.sqrt(len(self.differences))
 
+    @property
+    def places(self) -> tuple[int, int]:
+        """Of the value with which less is earned on average, and of the other."""
+        return (self.first, self.second) if self.mean < 0.0 else (self.second, self.first)
+
     def p_within(self, margin: float, alpha: float, rng: np.random.Generator) -> float:
         """Small when the mean lies between -margin and margin: the larger of both one-sided tests' p-values, or that of
         the side on which the mean lies, where that is above alpha."""
         if not self.varies:  # one episode, played again and again, is no evidence
             return 1.0
         less, more = self._ordered
-        near = paired_p_below(more, less, margin, _REPLICATES, rng)
-        return near if near > alpha else max(near, paired_p_below(less, more, margin, _REPLICATES, rng))
+        beside = paired_p_below(more, less, margin, _REPLICATES, rng)
+        return beside if beside > alpha else max(beside, paired_p_below(less, more, margin, _REPLICATES, rng))
 
     def p_beyond(self, margin: float, rng: np.random.Generator) -> float:
         """Small when the mean lies outside; the side on which it lies was seen first, which doubles it."""
-        if not self.varies:
+        if not self.varies or abs(self.mean) <= margin:
             return 1.0
         return min(1.0, 2.0 * paired_p_below(*self._ordered, -margin, _REPLICATES, rng))
+
+    def seeds_needed(self, margin: float, alpha: float) -> int:
+        """On how many seeds equal returns would be shown to lie within the margin."""
+        share = margin / max(largest_unseen(self.returns, self.others), margin)
+        return max(FEWEST_PAIRS, math.ceil(math.log(alpha) / math.log1p(-share)) if share < 1.0 else 0)
 
     @property
     def _ordered(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -31,7 +31,7 @@ from loomrl.safety.probing.exploits import (
     earned_in,
     gained,
 )
-from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, judge_mean
+from loomrl.safety.probing.judging import APPROXIMATE, FEWEST_PAIRS, METHOD, judge_drop, judge_mean
 from loomrl.safety.probing.probes import act_with
 from loomrl.statistics.intervals import paired_difference, paired_p_below
 from loomrl.system.schema import Section, demand_distinct
@@ -41,7 +41,6 @@ NAME = "reward_hacking"
 STAGE = REWARD_HACKING
 LOCAL = False
 CURVES = "curves.json"
-FEWEST_PAIRS = 30  # episodes below which a bootstrap claims too much
 UNPAID = "no step of any episode earned more than 0, so there is no share to judge; leave it out where all rewards cost"
 _ROUNDING = 1e-9  # of sums that are compared
 OTHERS = ("objective", "training", "loops", "windfalls")  # claims that are about no sensor

@@ -6,6 +6,7 @@ from loomrl.statistics.intervals import Floats
 from loomrl.types import Bound, Verdict
 
 METHOD = "one-sided percentile bootstrap over differences paired by seed"
+FEWEST_PAIRS = 30  # episodes below which resampling claims too much
 APPROXIMATE = "the bootstrap is approximate: exact only as the number of episodes grows"
 
 
