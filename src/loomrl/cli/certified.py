@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loomrl.cli.output import AsJson
+from loomrl.cli.output import AsJson, print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,7 @@ def verify(
 
     answer = ask(onnx, prop, timeout, output)
     if as_json:
-        _print_json(answer)
+        _print_answer(answer)
         return
     typer.echo(answer.verdict.value)
     if answer.inputs is not None and answer.outputs is not None:
@@ -34,9 +34,7 @@ def verify(
         typer.echo("(" + "\n ".join(values) + ")")
 
 
-def _print_json(answer: Any) -> None:
-    import json
-
+def _print_answer(answer: Any) -> None:
     document = {
         "verdict": answer.verdict.value,
         "seconds": round(answer.seconds, 3),
@@ -45,4 +43,4 @@ def _print_json(answer: Any) -> None:
         "inputs": None if answer.inputs is None else answer.inputs.tolist(),
         "outputs": None if answer.outputs is None else answer.outputs.tolist(),
     }
-    typer.echo(json.dumps(document, indent=2))
+    print_json(document)

@@ -1,11 +1,10 @@
 """`loomrl compare`."""
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loomrl.cli.output import table_of
+from loomrl.cli.output import print_json, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,7 +38,7 @@ def compare(
     found = compare_versions(config, registry, *versions, on)
     found.write(found.path)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        print_json(found.to_json())
     else:
         compared = config.promotion.comparison
         _print(found, gives_up=compared is not None and compared.longest_episode_seconds is not None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loomrl.cli.output import AsJson, print_table
+from loomrl.cli.output import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
     from loomrl.environment.config import EnvironmentConfig
@@ -38,7 +38,7 @@ def register(
         name, entry_point, version, max_episode_steps, reward_threshold, _json_object(kwargs), path
     )
     if as_json:
-        _print_json(record.to_json())
+        print_json(record.to_json())
     else:
         typer.echo(f"{record.name} {record.version} is registered; source {record.source_digest[:12]}")
 
@@ -54,7 +54,7 @@ def unregister(
 
     record = unregister_environment(name, version)
     if as_json:
-        _print_json(record.to_json())
+        print_json(record.to_json())
     else:
         typer.echo(f"{record.name} {record.version} is no longer registered")
 
@@ -67,7 +67,7 @@ def list_(as_json: AsJson = False) -> None:
     with LoomDB.open() as database:
         environments, snapshots = database.list_environments(), database.list_snapshots()
     if as_json:
-        _print_json(
+        print_json(
             {
                 "environments": [record.to_json() for record in environments],
                 "snapshots": [record.to_json() for record in snapshots],
@@ -99,7 +99,7 @@ def snapshot(
         taken = take_snapshot(config, project, Path(temporary))
         kept = store_snapshot(Path(temporary))
     if as_json:
-        _print_json({**taken.to_json(), "folder": str(kept)})
+        print_json({**taken.to_json(), "folder": str(kept)})
     else:
         _print_snapshot(taken.to_json(), kept)
 
@@ -113,7 +113,7 @@ def show(reference: Reference, as_json: AsJson = False) -> None:
     folder = find_snapshot(reference)
     document = load_snapshot(folder).to_json()
     if as_json:
-        _print_json({**document, "folder": str(folder)})
+        print_json({**document, "folder": str(folder)})
     else:
         _print_snapshot(document, folder)
 
@@ -133,7 +133,7 @@ def verify(
     chosen = None if config is None else _config(str(config), None, None, None)[0]
     report = verify_snapshot(folder, _project(), chosen or _with_code_in(folder, path))
     if as_json:
-        _print_json({**report.to_json(), "changed": report.changed, "unchanged": report.unchanged})
+        print_json({**report.to_json(), "changed": report.changed, "unchanged": report.unchanged})
     else:
         rows = [[aspect, "\n".join(getattr(report, aspect)) or "unchanged"] for aspect in ASPECTS]
         print_table(["", "compared with now"], rows, f"{report.name} {report.version}, snapshot {report.digest[:12]}")
@@ -160,7 +160,7 @@ def restore(
     archive = (folder / ARCHIVE).read_bytes()
     extract_archive(archive, restored.source_digest, restored.source_roots, folder / "source")
     if as_json:
-        _print_json({"digest": restored.digest, "folder": str(folder)})
+        print_json({"digest": restored.digest, "folder": str(folder)})
     else:
         typer.echo(f"{restored.spec.name} {restored.spec.version} ({restored.digest[:12]}) restored to {folder}")
 
@@ -187,7 +187,7 @@ def check(
         findings += check_domain(env.unwrapped.domain)
     env.close()
     if as_json:
-        _print_json({"environment": config.id, "findings": [finding.to_json() for finding in findings]})
+        print_json({"environment": config.id, "findings": [finding.to_json() for finding in findings]})
     elif not findings:
         typer.echo(f"{config.id} conforms")
     else:
@@ -245,10 +245,6 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"--kwargs must be a JSON object, found {text}")
     return value
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, sort_keys=True))
 
 
 def _print_snapshot(document: dict[str, Any], folder: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from loomrl.cli.output import AsJson
+from loomrl.cli.output import AsJson, print_json
 
 app = typer.Typer(help="Model checking: finite models, chains of policies, shields.", no_args_is_help=True)
 
@@ -149,8 +149,6 @@ def _second_opinion(model: Path, policy: Path | None, chain: Any, prop: str, con
 
 
 def _show(answer: Any, num_states: int, num_transitions: int, second: Any, as_json: bool) -> None:
-    import json
-
     if as_json:
         document = {
             "holds": answer.holds,
@@ -160,7 +158,7 @@ def _show(answer: Any, num_states: int, num_transitions: int, second: Any, as_js
             "num_transitions": num_transitions,
             "storm": second,
         }
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     verdict = {True: "true", False: "false", None: "open"}[answer.holds]
     if answer.relation is not None or answer.low is None:

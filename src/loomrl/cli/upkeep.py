@@ -1,12 +1,11 @@
 """`loomrl gc` and `loomrl backup`."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loomrl.cli.output import AsJson, table_of
+from loomrl.cli.output import AsJson, print_json, table_of
 
 if TYPE_CHECKING:
     from loomrl.storage.upkeep.backup import BackupReport
@@ -46,7 +45,7 @@ def gc(
     total = sum(item.num_bytes for item in found)
     if as_json:
         items = [item.to_json() for item in found]
-        typer.echo(json.dumps({"removed": yes, "num_bytes": total, "items": items}, indent=2))
+        print_json({"removed": yes, "num_bytes": total, "items": items})
         return
     console, columns = PlainConsole(), ("kind", "path", "size", "why nothing needs it")
     if found:
@@ -68,7 +67,7 @@ def backup(
 
     report = back_up(folder)
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2))
+        print_json(report.to_json())
     else:
         _print_backup(report)
     if report.damaged:
