@@ -214,7 +214,7 @@ def rendered(page: str, document: dict[str, Any]) -> str:
         "|---|---|---|---|",
         *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |" for row in known),
         "",
-        f"Of the files of an author who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
+        f"Of the files of authors who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
         f"{len(others)} ({sum(row['refused'] for row in others) / len(others):.0%}) were refused by the gate, and "
         f"{others_later} more beside a champion; of the {len(unspoilt)} "
         f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",

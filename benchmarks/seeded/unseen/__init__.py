@@ -1,1 +1,1 @@
-"""One file each, by an author who saw neither checks nor configs."""
+"""One file each, by two authors who saw neither checks nor configs."""
