@@ -121,13 +121,13 @@ def test_inside_a_project_the_replay_command_names_the_folder(barely_trained: Po
 def test_torch_runs_on_one_thread_meanwhile(discrete: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several wait for each other in every step: on a busy machine that takes twenty times as long."""
     seen: set[int] = set()
-    answer = TrainedPolicy._answer
+    padded = TrainedPolicy._padded
 
-    def counted(policy: TrainedPolicy, *inputs: Any) -> Any:
+    def counted(policy: TrainedPolicy, obs: Any) -> Any:
         seen.add(torch.get_num_threads())
-        return answer(policy, *inputs)
+        return padded(policy, obs)
 
-    monkeypatch.setattr(TrainedPolicy, "_answer", counted)
+    monkeypatch.setattr(TrainedPolicy, "_padded", counted)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

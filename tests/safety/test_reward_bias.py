@@ -191,7 +191,9 @@ def test_what_too_few_seeds_would_show_says_how_many_would(
     assert claim.finding is not None
     assert needed in claim.finding
     scope = reward_bias.scope(RewardBiasConfig(features=[feature]), claim)
-    assert f"on the same {num_seeds} seeds" in scope.examined
+    assert scope.examined.startswith(f"{2 * num_seeds} episodes"), (
+        "as many as were played, not as many as were asked for"
+    )
 
 
 @pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)

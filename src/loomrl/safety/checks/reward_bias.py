@@ -99,10 +99,8 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
             "steps that were not played; features that nobody declared",
             f"a step whose reward differs by more than {config.reward_tolerance:g} for another value",
         )
-    (feature,) = (one for one in config.features if claim.id == f"{NAME}.{one.name}.outcome")
-    assert claim.num_samples is not None, "outcomes are of episodes"
     return Scope(
-        f"{claim.num_samples} episodes, on the same {claim.num_samples // len(feature.values)} seeds for each value",
+        f"{claim.num_samples} episodes, an equal share with each value of the feature, on the same seeds",
         "outcomes other than the return; features that nobody declared",
         "mean returns of two values that differ by more than the margin also at the bound",
     )
