@@ -10,7 +10,7 @@ from loomrl.statistics.betting import lower_bound
 from loomrl.types import Interval
 
 Floats = NDArray[np.float64]
-_MOST_UNITS = 100_000  # that are looked for
+_MOST_UNITS = 10_000  # that are looked for
 
 
 def clustered_mean(values: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
@@ -123,15 +123,16 @@ def bounded_mean_over_units(
 
 def units_needed(values: ArrayLike, span: tuple[float, float], confidence: float) -> int | None:
     """About how many units as these (N,), whose mean is below 0, would bring that upper bound below 0: as many as it
-    takes where each is like their mean. None where more than a hundred thousand would."""
+    takes where each is like their mean. None where more than ten thousand would."""
     from loomrl.statistics.intervals import fewest
 
-    away = span[1] - float(np.mean(np.asarray(values, np.float64)))
+    sample = np.asarray(values, np.float64)
+    away = span[1] - float(sample.mean())
 
     def is_enough(count: int) -> bool:
         return lower_bound(np.full(count, away), confidence) >= span[1]
 
-    return fewest(is_enough, 1, _MOST_UNITS) if is_enough(_MOST_UNITS) else None
+    return fewest(is_enough, 1, len(sample) + 1) if is_enough(_MOST_UNITS) else None
 
 
 def _found(sample: Floats) -> str:
