@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.statistics.betting import lower_bound
+from loomrl.statistics.clustered import bounded_mean_over_units
 from loomrl.system.schema import Document
 from loomrl.types import Verdict
 
@@ -102,7 +102,8 @@ def _bounds_by_betting(
     """One-sided bounds of the mean difference of returns within `span`; those outside count as its ends."""
     width = span[1] - span[0]
     difference = challenger.clip(*span) - champion.clip(*span)
-    return lower_bound(difference + width, confidence) - width, width - lower_bound(width - difference, confidence)
+    bounds = bounded_mean_over_units(difference, (-width, width), confidence, confidence)
+    return bounds.low, bounds.high
 
 
 def judge_margin(low: float, high: float, margin: float) -> Verdict:

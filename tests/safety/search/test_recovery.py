@@ -44,6 +44,16 @@ class Line(gymnasium.Env[Any, Any]):
         return np.array([self.place], np.float32), 1.0, False, False, {}
 
 
+class Shore(Line):
+    """It ends, and the episode with it, two steps' lengths of the space before its bound."""
+
+    observation_space = spaces.Box(-2, 2, (1,), np.float32)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, bool(np.abs(self.place) > 1.9), truncated, info
+
+
 class Once(Line):
     """Over after the first step."""
 
@@ -72,6 +82,12 @@ def runs_away(obs: NDArray[Any]) -> NDArray[np.int64]:
     """Keeps to the middle, and leaves for good where pushes alone lead."""
     place = obs[:, 0]
     return np.where(np.abs(place) > 0.35, place > 0, place < 0).astype(np.int64)
+
+
+def runs_away_far_off(obs: NDArray[Any]) -> NDArray[np.int64]:
+    """Keeps to the middle, and leaves for good farther out than pushes and its own few deviations lead."""
+    place = obs[:, 0]
+    return np.where(np.abs(place) > 1.0, place > 0, place < 0).astype(np.int64)
 
 
 def gives_nothing(obs: NDArray[Any]) -> NDArray[np.int64]:
@@ -147,6 +163,17 @@ def test_a_failure_that_breaks_a_limit_and_loses_nothing_is_named_and_replayed(t
     assert "breaks near" in again.finding
     honest = replayed(tmp_path, claim, SimpleNamespace(**{**vars(context), "policy": lambda obs: (obs[:, 0] < 0) * 1}))
     assert not honest.reproduced
+
+
+@pytest.mark.parametrize(
+    "limits", [(NEAR.model_copy(update={"low": -2, "high": 2}),), ()], ids=["declared limit", "bounds of the space"]
+)
+def test_a_failure_on_the_way_to_a_limit_is_found_though_the_policy_hardly_moves(
+    tmp_path: Path, limits: tuple[ConstraintConfig, ...]
+) -> None:
+    claim, context = examined(tmp_path, "Line" if limits else "Shore", runs_away_far_off, *limits)
+    assert claim.verdict is Verdict.REFUTED
+    assert replayed(tmp_path, claim, context).reproduced
 
 
 def test_a_policy_that_gives_no_action_is_refuted_in_a_claim_that_can_be_written(tmp_path: Path) -> None:

@@ -166,16 +166,13 @@ class TrainedPolicy(nn.Module, ABC):
         Raises:
             ConfigError: when the observations do not have the space's shape.
         """
-        answer = self._evaluate(obs)
+        answer = self._answer(np.asarray(obs))
         return Act(action=answer["action"], value=answer["value"])
 
     def play(self, envs: VectorEnv[Any, Any, Any], seeds: Sequence[int]) -> PlayedEpisodes | None:  # noqa: ARG002
         """Always None: the policy cannot play whole episodes in one call, so the caller steps the environments. A
         subclass may play them: see `loomrl.algorithms.base.LearntPolicy.play`."""
         return None
-
-    def _evaluate(self, obs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return self._answer(np.asarray(obs))
 
     def _answer(self, obs: NDArray[Any], *padded: Tensor) -> dict[str, NDArray[Any]]:
         """What `forward` says of observations (B, *obs) and other inputs, which are padded already."""

@@ -174,13 +174,8 @@ class RecurrentPolicy(TrainedPolicy):
         Raises:
             ConfigError: when the observations do not have the space's shape.
         """
-        answer = self._evaluate(obs, memory)
-        return Act(action=answer["action"], value=answer["value"], memory=answer["state_out"])
-
-    def _evaluate(self, obs: NDArray[Any], memory: FloatArray | None = None) -> dict[str, NDArray[Any]]:
-        """As the base class does, with a memory; zeros where none is given."""
-        num_rows = len(obs)
-        padded = np.zeros((-(-num_rows // ROWS) * ROWS, self.memory_size), np.float32)
+        padded = np.zeros((-(-len(obs) // ROWS) * ROWS, self.memory_size), np.float32)
         if memory is not None:
-            padded[:num_rows] = memory
-        return self._answer(np.asarray(obs), torch.from_numpy(padded))
+            padded[: len(obs)] = memory
+        answer = self._answer(np.asarray(obs), torch.from_numpy(padded))
+        return Act(action=answer["action"], value=answer["value"], memory=answer["state_out"])

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
-from loomrl.environment.snapshots.fingerprint import Rollouts, compare, exact_digest, replay_rollouts, select_episode
+from loomrl.environment.snapshots.fingerprint import (
+    Rollouts,
+    exact_digest,
+    first_difference,
+    replay_rollouts,
+    select_episode,
+)
 from loomrl.environment.sources.importer import public_names
 from loomrl.environment.sources.source import run_archive
 from loomrl.errors import ConfigError, EnvironmentFault
@@ -68,12 +74,12 @@ def _replay(definition: Definition, recorded: Rollouts, order: Iterable[int]) ->
 
 
 def _difference(recorded: Rollouts, replayed: Rollouts) -> str | None:
-    """Which episode is the first that differs, and where; None where all are equal to the bit."""
+    """Which episode is the first that differs, and where it begins to; None where all are equal to the bit."""
     for seed in range(len(recorded["length"])):
         before, after = select_episode(recorded, seed), select_episode(replayed, seed)
         if exact_digest(before) != exact_digest(after):
-            worst = compare(before, after)
-            place = f"most in {worst.key} at step {worst.step}" if worst.key else "in the sign of a zero or in a dtype"
+            first = first_difference(before, after)
+            place = f"first in {first[0]} at step {first[2]}" if first else "in the sign of a zero or in a dtype"
             return f"episode {seed} differs, {place}"
     return None
 

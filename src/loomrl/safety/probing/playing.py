@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loomrl.environment.collecting.collector import LONGEST_EPISODE
 from loomrl.environment.collecting.episode_log import EpisodeLog
 from loomrl.safety.check import Context
-from loomrl.safety.probing.probes import act_with, not_members, shifted
+from loomrl.safety.probing.probes import act_with, not_members, row_digest, shifted
 from loomrl.types import Episode, FloatArray, Policy
 
 Answer = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]  # (obs, what the policy chose) -> the action taken
@@ -28,8 +28,9 @@ Seen = Callable[[NDArray[Any]], NDArray[Any]]  # obs -> what the policy is shown
 class Lead:
     """How an episode begins: `actions` from the reset on, then up to step `stop` what `push` or `bias` make of it.
 
-    `push` (*action) is taken from `start` on in the policy's place, `against` takes the opposite of what the policy
-    chooses, and `bias` (*obs) is added to what the policy sees: it leads the episode itself, but elsewhere.
+    `push` (*action) is taken from `start` on in the policy's place, at a `share` of all observations; `against` takes
+    the opposite of what the policy chooses, and `bias` (*obs) is added to what the policy sees: it leads the episode
+    itself, but elsewhere.
     """
 
     seed: int
@@ -37,6 +38,7 @@ class Lead:
     stop: int
     actions: NDArray[Any] | None = None  # (K, *action)
     push: NDArray[Any] | None = None
+    share: float = 1.0
     against: bool = False
     bias: NDArray[Any] | None = None
 
@@ -153,6 +155,8 @@ class _Play:
         action[replayed] = script.actions[at[replayed], clock[replayed]]
         led = led & (clock >= script.start[at])
         pushed, against = led & script.pushed[at], led & script.against[at]
+        for index in np.flatnonzero(pushed & (script.share[at] < 1.0)).tolist():
+            pushed[index] = row_digest(obs[index]) < script.share[at[index]] * 2**32
         action[pushed] = script.push[at[pushed]]
         action[against] = opposite(self.field.actions, action[against])
         broken = not_members(self.field.actions, action) & ~self.idle
@@ -169,6 +173,7 @@ class _Script:
         self.against = np.array([one.against for one in leads])
         self.pushed = np.array([one.push is not None for one in leads])
         self.push = np.stack([neutral(space) if one.push is None else one.push for one in leads])
+        self.share = np.array([one.share for one in leads])
         self.biased = np.array([one.bias is not None for one in leads])
         nowhere = np.zeros(field.observations.shape or ())
         self.bias = np.stack([nowhere if one.bias is None else one.bias for one in leads])

@@ -8,7 +8,6 @@ of the same environment, in which the policy is kept from acting at some of the 
   no episode early. So does a return below a threshold, where every step earns the same.
 """
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from loomrl.environment.text import TextBox
 from loomrl.safety.check import Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
-from loomrl.safety.probing.playing import Answer, Field, Lead
+from loomrl.safety.probing.playing import Field, Lead
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
 
 _SWAYED = 8  # episodes for each action, at each share
@@ -96,11 +95,13 @@ def swayed_episodes(context: Context) -> list[Episode]:
         return []
     field = Field.of(context)
     horizon = min(context.snapshot.spec.max_episode_steps or _LONGEST, _LONGEST)
-    leads = [Lead(seed, 0, 0) for seed in context.config.seeds[:_SWAYED]]
-    ways = [(share, action) for share in _SHARES for action in _actions(space, context.rng("repeats"))]
-    played = [
-        episode for share, action in ways for episode in field.play(leads, horizon, answer=_swayed(share, action))
+    leads = [
+        Lead(seed, 0, horizon, push=action, share=share)
+        for share in _SHARES
+        for action in _actions(space, context.rng("repeats"))
+        for seed in context.config.seeds[:_SWAYED]
     ]
+    played = field.play(leads, 0)
     return [one for one in played if (one.terminated or one.truncated) and np.isfinite(one.reward).all()]
 
 
@@ -111,18 +112,6 @@ def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
         return list(chosen.astype(space.dtype))
     low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
     return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(4)]
-
-
-def _swayed(share: float, action: NDArray[Any]) -> Answer:
-    """Takes the action at a share of all observations, the same ones in any batch."""
-
-    def answer(obs: NDArray[Any], chosen: NDArray[Any]) -> NDArray[Any]:
-        drawn = np.array([zlib.crc32(row.tobytes()) for row in np.ascontiguousarray(obs)]) / 2**32
-        taken = chosen.copy()
-        taken[drawn < share] = action
-        return taken
-
-    return answer
 
 
 def _labels(

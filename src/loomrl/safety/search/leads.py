@@ -1,48 +1,88 @@
 """Where a search leads episodes before it leaves them to the policy: sizes, directions and times, by a generator alone.
 
 Pushes are actions in the policy's place, as somebody leaning on the machine would cause them. With a bias the policy
-itself, misled about one component of what it observes, carries the episode where it seldom is.
+itself, misled about one component of what it observes, carries the episode where it seldom is: some deviations away, or
+some of the way to where the component must end. A policy that hardly moves has small deviations, and much room.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.quantities import kind_of, place_of
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import ends as limit_ends
 from loomrl.safety.probing.playing import Field, Lead
 
 _PUSHES = (1, 2, 3, 4, 5, 6, 8, 12)  # steps
 _BIASES = (0.5, 1.0, 2.0, 3.0, 4.0)  # standard deviations of a component
+_WAYS = (0.25, 0.5, 0.75)  # shares of the way from a component's median to an end
+_UNBOUNDED = 1e6  # some environments write a large number for "no bound"
 _BIASED = (10, 30, 100, 200)  # steps
 _NEIGHBOURS = (-4, -3, -2, -1, 1, 2, 3, 4)  # steps sooner or later
 
 
-def draw_leads(
-    field: Field, scale: NDArray[np.float64], seeds: Sequence[int], latest: int, rng: np.random.Generator
-) -> list[Lead]:
-    """One lead for each seed, in their order: two in four push, one acts against the policy, one misleads it.
+@dataclass(frozen=True)
+class Room:
+    """How far observations vary, and how far each component is from where it must end.
 
-    Where observations are no Box none is misled. `scale` (*obs) are standard deviations of what is observed; a lead
-    begins before step `latest`.
+    `deviations` (*obs) are standard deviations of what is observed. `ways` are component and distance, from the median
+    of what is observed to a declared limit, or where there is none to a bound of the space: one for each end that is
+    there.
     """
-    misleads = isinstance(field.observations, spaces.Box)
-    return [
-        _drawn(field, scale, seed, index % 4 if misleads else index % 3, latest, rng)
-        for index, seed in enumerate(seeds)
-    ]
+
+    deviations: NDArray[np.float64]
+    ways: list[tuple[int, float]]
+
+    @classmethod
+    def of(cls, space: Any, visited: NDArray[Any], constraints: Sequence[ConstraintConfig]) -> Self:
+        """The room that observations `visited`, (N, *obs), leave; `constraints` may be on anything."""
+        values = visited.astype(np.float64)
+        deviations = np.std(values, axis=0)
+        if not isinstance(space, spaces.Box):
+            return cls(deviations, [])
+        ends = np.stack([space.low, space.high], axis=-1).astype(np.float64).reshape(-1, 2)  # (D, 2)
+        for one in constraints:
+            if kind_of(one.quantity) == "observation":
+                place, limits = place_of(one.quantity), limit_ends(one)
+                ends[place] = np.where(np.isfinite(limits), limits, ends[place])
+        ends[np.abs(ends) >= _UNBOUNDED] = np.inf
+        distances = np.abs(ends - np.median(values, axis=0).reshape(-1, 1))
+        ways = [(place, float(distances[place, side])) for place, side in np.argwhere(np.isfinite(distances)).tolist()]
+        return cls(deviations, [(place, distance) for place, distance in ways if deviations.flat[place] > 0])
+
+    def bias(self, rng: np.random.Generator, by_ways: bool) -> NDArray[np.float64]:
+        """A bias (*obs) of one component, by its deviations or by the way to one of its ends."""
+        bias = np.zeros(self.deviations.shape)
+        sign = rng.choice((-1.0, 1.0))
+        if by_ways:
+            place, distance = self.ways[int(rng.integers(len(self.ways)))]
+            bias.flat[place] = sign * rng.choice(_WAYS) * distance
+            return bias
+        place = int(rng.integers(bias.size))
+        bias.flat[place] = sign * rng.choice(_BIASES) * self.deviations.flat[place]
+        return bias
 
 
-def _drawn(
-    field: Field, scale: NDArray[np.float64], seed: int, kind: int, latest: int, rng: np.random.Generator
-) -> Lead:
+def draw_leads(field: Field, room: Room, seeds: Sequence[int], latest: int, rng: np.random.Generator) -> list[Lead]:
+    """One lead for each seed, in their order: of five, two push, one acts against the policy, one misleads it by
+    deviations and one by the way to an end.
+
+    Where observations are no Box none is misled, where no end is known none by the way to one. A lead begins before
+    step `latest`.
+    """
+    kinds = 3 + isinstance(field.observations, spaces.Box) + bool(room.ways)
+    return [_drawn(field, room, seed, index % kinds, latest, rng) for index, seed in enumerate(seeds)]
+
+
+def _drawn(field: Field, room: Room, seed: int, kind: int, latest: int, rng: np.random.Generator) -> Lead:
     start = int(rng.integers(0, max(1, latest)))
-    if kind == 3:
-        bias = np.zeros(scale.shape)
-        place = int(rng.integers(scale.size))
-        bias.flat[place] = rng.choice(_BIASES) * rng.choice((-1.0, 1.0)) * scale.flat[place]
+    if kind >= 3:
+        bias = room.bias(rng, by_ways=kind == 4)
         return Lead(seed, start, start + int(rng.choice(_BIASED)), bias=bias)
     stop = start + int(rng.choice(_PUSHES))
     return (

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.safety.probing.playing import Field, Lead
-from loomrl.safety.search.leads import draw_leads, neighbours
+from loomrl.safety.search.leads import Room, draw_leads, neighbours
 from loomrl.safety.search.recoveries import Recoveries
 from loomrl.types import Episode
 
@@ -83,15 +83,15 @@ class Scale:
         self.constraints = [
             one for one in constraints if one.per == "episode" and one.quantity not in EPISODE_QUANTITIES
         ]  # fmt: skip
-        self._sums = [np.concatenate([[0.0], np.cumsum(episode.reward)]) for episode in ordinary]
+        self._sums = _cumulated(ordinary)
         worst = np.array([float(np.sum(episode.reward[:horizon])) for episode in at_random])
         usual = self.usual(0)
         self.size = max(usual - float(np.mean(worst)), float(np.std(worst)), 1e-6 * max(1.0, abs(usual)))
 
     def usual(self, step: int) -> float:
         """The median return of ordinary episodes in the `horizon` steps from `step` on; 0 where all are over."""
-        earned = [sums[min(step + self.horizon, len(sums) - 1)] - sums[min(step, len(sums) - 1)] for sums in self._sums]
-        return float(np.median(earned))
+        last = self._sums.shape[1] - 1
+        return float(np.median(self._sums[:, min(step + self.horizon, last)] - self._sums[:, min(step, last)]))
 
     def relative_return(self, episode: Episode, step: int) -> float:
         """What the `horizon` steps from `step` on are worth: 0 as in ordinary episodes, -1 as by random actions, 1 less
@@ -104,6 +104,16 @@ class Scale:
     def broken(self, episode: Episode, step: int) -> list[str]:
         """The names of the limits that an episode breaks in the `horizon` steps from a step on; empty where none."""
         return broken(self.constraints, episode, step, self.horizon)
+
+
+def _cumulated(episodes: Sequence[Episode]) -> Floats:
+    """What each episode has earned before a step, (N, longest + 1); after its end, what it earned in all."""
+    sums = np.empty((len(episodes), max(episode.length for episode in episodes) + 1))
+    sums[:, 0] = 0.0
+    for row, episode in zip(sums, episodes, strict=True):
+        row[1 : episode.length + 1] = np.cumsum(episode.reward)
+        row[episode.length + 1 :] = row[episode.length]
+    return sums
 
 
 def broken(constraints: Sequence[ConstraintConfig], episode: Episode, step: int, horizon: int) -> list[str]:
@@ -121,7 +131,7 @@ class RecoverySearch:
     def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:
         self.field, self.scale = field, scale
         self.recoveries = Recoveries(field, visited)
-        self.deviations = np.std(visited.astype(np.float64), axis=0)
+        self.room = Room.of(field.observations, visited, scale.constraints)
         self.num_states = 0
 
     @property
@@ -137,7 +147,7 @@ class RecoverySearch:
         One episode is led for each seed, from a step before `latest` on. Recoveries are tried from at most
         `max_failures` states.
         """
-        found = self._examined(draw_leads(self.field, self.deviations, seeds, latest, rng), max_failures)
+        found = self._examined(draw_leads(self.field, self.room, seeds, latest, rng), max_failures)
         found.sort(key=lambda one: (-one.contradiction, one.relative_return - one.recovered, one.lead.seed))
         confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
         continuous = isinstance(self.field.actions, spaces.Box)
