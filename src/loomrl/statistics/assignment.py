@@ -31,7 +31,8 @@ _BISECTIONS = 32
 class Units:
     """N units in the order of their enrolment; each array is (N,).
 
-    `low` and `high` are the least and the greatest that a unit's value can be; they are equal where it is final.
+    `low` and `high` are the least and the greatest that a unit's value can be; they are equal where it is final, and
+    may be infinite for `log_evidence`.
     `probability` is that of the challenger, as the split had it when the unit was enrolled. Units with a probability of
     0 or 1 say nothing, and are left out.
     """
@@ -124,8 +125,8 @@ def _tie(units: Units, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
 def _scores(values: Floats, tie: NDArray[np.intp]) -> Floats:
     """Middle ranks within blocks (M, B), from -1 to 1 about 0."""
-    above = np.sign(values[:, :, None] - values[:, None, :])
-    above = np.where(above == 0.0, np.sign(tie[:, :, None] - tie[:, None, :]), above)
+    one, other = values[:, :, None], values[:, None, :]  # infinite ones have no difference
+    above = np.where(one == other, np.sign(tie[:, :, None] - tie[:, None, :]), np.where(one > other, 1.0, -1.0))
     return np.asarray(above.sum(axis=2) / values.shape[1])
 
 

@@ -127,6 +127,20 @@ def test_a_rare_ruin_beyond_the_range_is_not_called_better() -> None:
     assert (milder.num_flattered, "num_flattered" in milder.to_json()) == (0, False)
 
 
+@pytest.mark.parametrize(("earned", "span"), [(-1000.0, (-500.0, 0.0)), (-50.0, (0.0, 500.0)), (900.0, (0.0, 500.0))])
+def test_what_has_not_ended_is_neither_better_nor_worse_than_what_lies_outside_of_the_range(
+    earned: float, span: tuple[float, float]
+) -> None:
+    """Versions are equal; the challenger's episodes take longer."""
+    rng = np.random.default_rng(1)
+    episodes = []
+    for agent, version in enumerate(both(100)):
+        total = None if version == "2" else earned + 30.0 * float(rng.standard_normal())
+        episodes += lived(f"agent {agent}", version, [(10.0 * agent, 5.0, total)])
+    (found,) = compare_live(episodes, ("1", "2"), [], ComparisonConfig(), span).differences
+    assert (found.num_unfinished, found.finding) == (both(100).count("2"), "undecided")
+
+
 def test_the_level_is_divided_among_what_is_compared() -> None:
     episodes = played(both(200), {"1": 3.0, "2": 7.0})
     every, one = (compared(episodes, on=on).of("reward") for on in (None, "reward"))

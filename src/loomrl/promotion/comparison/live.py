@@ -27,6 +27,7 @@ from loomrl.statistics.assignment import Booleans, Units, log_evidence, mean_bou
 from loomrl.system.schema import Document
 
 REWARD, COST = "reward", "cost"
+UNKNOWN: Interval = (-math.inf, math.inf)
 FEWEST_AGENTS = 20  # two blocks, below which no evidence reaches the level; see `loomrl.statistics.assignment`
 _GIVEN_UP = 2.0  # times the longest episode
 
@@ -116,7 +117,12 @@ class _Quantity:
     name: str
     better: Literal["higher", "lower"]
     span: Interval
-    of: Callable[[WindowEpisode], Interval]  # what is known of an episode's value
+    of: Callable[[WindowEpisode], Interval]  # what is known of an episode's value; UNKNOWN where nothing is
+
+    def within_span(self, episode: WindowEpisode) -> Interval:
+        """The same, between the ends of the span where nothing is known."""
+        known = self.of(episode)
+        return self.span if known == UNKNOWN else known
 
 
 def compare_live(
@@ -186,7 +192,7 @@ def _quantities(
     known: Known,
 ) -> tuple[list[_Quantity], dict[str, str]]:
     """What is compared, and why something is not."""
-    of_return = partial(_return, config=config, span=return_range, known=known)
+    of_return = partial(_return, config=config, known=known)
     found = [_Quantity(REWARD, "higher", return_range, of_return)]
     missing = {}
     if not any(episode.costs for agent in trial.agents for episode in agent.episodes):
@@ -194,8 +200,7 @@ def _quantities(
     elif config.cost_range is None:
         missing[COST] = "set `cost_range` to the least and the greatest cost of an episode"
     else:
-        span = config.cost_range
-        found.append(_Quantity(COST, "lower", span, partial(_cost, config=config, span=span, known=known)))
+        found.append(_Quantity(COST, "lower", config.cost_range, partial(_cost, config=config, known=known)))
     limits, left = _shown(constraints), _left(trial)
 
     def is_over(episode: WindowEpisode) -> bool:
@@ -214,7 +219,7 @@ def _shown(constraints: Sequence[ConstraintConfig]) -> list[ConstraintConfig]:
     return [one for one in constraints if kind_of(one.quantity) in ("observation", "action")]
 
 
-def _return(episode: WindowEpisode, config: ComparisonConfig, span: Interval, known: Known) -> Interval:
+def _return(episode: WindowEpisode, config: ComparisonConfig, known: Known) -> Interval:
     if (whole := episode.episode_return) is not None:
         return whole, whole
     rewards = [reward for reward in episode.rewards.values() if reward is not None]
@@ -222,19 +227,19 @@ def _return(episode: WindowEpisode, config: ComparisonConfig, span: Interval, kn
     if _is_given_up(episode, config, known):
         return earned, earned
     if config.reward_range is None or (known.max_episode_steps is None and not episode.ended):
-        return span
+        return UNKNOWN
     least, greatest = config.reward_range
     fewest = len(episode.rewards) - len(rewards)  # rewards to come, where it ends with the decisions there are
     most = fewest if episode.ended else max((known.max_episode_steps or 0) - len(rewards), fewest)
     return earned + min(least * most, least * fewest), earned + max(greatest * most, greatest * fewest)
 
 
-def _cost(episode: WindowEpisode, config: ComparisonConfig, span: Interval, known: Known) -> Interval:
+def _cost(episode: WindowEpisode, config: ComparisonConfig, known: Known) -> Interval:
     if (whole := episode.episode_cost) is not None:
         return whole, whole
     if _is_given_up(episode, config, known) and episode.costs:
         return sum(episode.costs.values()), sum(episode.costs.values())
-    return span
+    return UNKNOWN
 
 
 def _left(trial: AgentComparison) -> set[int]:
@@ -270,7 +275,8 @@ def _as_given_up(episode: WindowEpisode, config: ComparisonConfig, known: Known)
 
 def _difference(quantity: _Quantity, trial: AgentComparison, alpha: float) -> Difference:
     least, greatest = quantity.span
-    stages = [(stage, trial.units(stage, quantity.of, quantity.span)) for stage in trial.stages()]
+    stages = [(stage, trial.units(stage, quantity.within_span, quantity.span)) for stage in trial.stages()]
+    unbounded = [(stage, trial.units(stage, quantity.of, UNKNOWN)) for stage, _ in stages]
     clipped = [(stage, _clipped(units, quantity.span)) for stage, units in stages]
     bounds = [mean_bounds(units, quantity.span, 1.0 - alpha * stage.share) for stage, units in clipped]
     best = min(range(len(bounds)), key=lambda place: bounds[place].high - bounds[place].low)
@@ -296,7 +302,7 @@ def _difference(quantity: _Quantity, trial: AgentComparison, alpha: float) -> Di
         num_agents=bounds[best].num_units,
         num_episodes=stages[best][0].num_episodes,
         num_unfinished=int(np.sum(~is_known)),
-        differs=_differs(stages, alpha),
+        differs=_differs(unbounded, alpha),
     )
 
 
