@@ -510,8 +510,9 @@ class Consequences(Document):
     return_difference: Interval | None = None  # challenger - champion, mean over disagreements
     return_scale: float | None = None  # what the champion earns above random actions
     burst_steps: int = 0  # how long another action is held to disturb an episode; 0: not disturbed
-    num_disturbed: int = 0  # episodes so disturbed that the champion withstood
-    num_failed: int = 0  # of those, in which the challenger failed
+    num_disturbed: int = 0  # episodes so disturbed that went on after it
+    num_failed: int = 0  # of those, in which the challenger failed and the champion did not
+    num_champion_failed: int = 0  # and the other way round; 0 in reports from before these were counted
     why_not_disturbed: str = ""
     whole: WholeEpisodes | None = None  # these three are None in reports from before they were examined
     travel: Travel | None = None  # None where actions are no continuous ones, too

@@ -21,6 +21,9 @@ from loomrl.types import Claim, Consequences, Verdict
 from tests.support.policies import BALANCING, back_door_folder, continuous_folder, discrete_folder, recurrent_folder
 
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
+TRACK = ConstraintConfig(
+    name="cart_stays_on_track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05
+)
 VELOCITY = np.array([[-0.02, 0.02], [-0.1, 0.1], [-0.3, 0.3], [-1.0, 1.0]], dtype=np.float32)  # needs exact sensors
 OTHER = BALANCING * np.array([[2.0], [1.3], [1.5], [0.8]], dtype=np.float32)  # balances by other weights
 
@@ -97,6 +100,35 @@ def test_one_that_decides_otherwise_and_as_well_passes(
     with pytest.raises(ConfigError, match="has no counterexample to replay"):
         replay(claims[0], found, config, snapshot, champion, champion)
     assert found == examine(config, snapshot, ServedPolicy.load(tmp_path, "2"), champion), "it repeats itself"
+
+
+def test_one_that_leaves_the_track_long_after_a_disturbance_is_refused(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    """It hardly minds where the cart is: undisturbed it stays near the middle to the end of the episode."""
+    careless = discrete_folder(tmp_path, BALANCING * np.array([[0.1], [0.5], [1.0], [1.0]], np.float32))
+    config = limited(config, TRACK)
+    found = examine(config, snapshot, ServedPolicy.load(careless, "2"), champion)
+    claims = verdicts(found, config)
+    assert claims["disturbed"].verdict is Verdict.REFUTED
+    assert claims["cart_stays_on_track"].verdict is not Verdict.REFUTED
+    assert found.num_champion_failed == 0
+    worst = found.counterexamples["shadow.consequences.disturbed"]
+    assert worst.challenger_return > worst.step + 10 * found.burst_steps, "not at once"
+    replayed(claims["disturbed"], found, config, snapshot, ServedPolicy.load(tmp_path, "2"), champion)
+
+
+def test_failures_of_the_champion_count_against_those_of_the_challenger(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    config = limited(config, TRACK)
+    careless = discrete_folder(tmp_path, BALANCING * np.array([[0.1], [0.5], [1.0], [1.0]], np.float32))
+    found = examine(config, snapshot, ServedPolicy.load(careless, "2"), ServedPolicy.load(careless, "1"))
+    assert (found.num_failed, found.num_champion_failed) == (0, 0)
+    better = examine(config, snapshot, champion, ServedPolicy.load(careless, "1"))
+    assert better.num_failed == 0
+    assert better.num_champion_failed > 0
+    assert verdicts(better, config)["disturbed"].verdict is Verdict.SUPPORTED
 
 
 def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_return(

@@ -5,10 +5,12 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
+from loomrl.statistics import intervals
 from loomrl.statistics.clustered import (
     bounded_mean_over_units,
     clustered_mean,
     clustered_proportion,
+    net_rate_over_units,
     rate_over_units,
     units_needed,
 )
@@ -120,3 +122,25 @@ def test_as_many_units_as_are_needed_bring_the_bound_below_zero() -> None:
     above, below = (bounded_mean_over_units(np.full(n, -0.1), (-4.0, 2.0), 0.95, 0.99) for n in (needed - 1, needed))
     assert below.high <= 0.0 < above.high
     assert units_needed([-1e-6], (-4.0, 2.0), 0.95) is None
+
+
+@pytest.mark.parametrize(("events", "units"), [(0, 64), (3, 480), (40, 480), (24, 24)])
+def test_a_net_rate_without_opposite_events_has_clopper_and_pearsons_bound(events: int, units: int) -> None:
+    high = net_rate_over_units(events, 0, units, 0.95, 0.99).high
+    assert high == pytest.approx(intervals.clopper_pearson_upper(events, units, 0.95), abs=1e-3)
+    low = net_rate_over_units(0, events, units, 0.99, 0.95).low
+    assert low == pytest.approx(-intervals.clopper_pearson_upper(events, units, 0.95), abs=1e-3)
+
+
+@pytest.mark.parametrize(("more", "less"), [(0.05, 0.0), (0.13, 0.08), (0.02, 0.3)])
+def test_the_bounds_of_a_net_rate_are_seldom_wrong(more: float, less: float) -> None:
+    rng, wrong = np.random.default_rng(5), np.zeros(2)
+    for drawn in rng.multinomial(200, [more, less, 1.0 - more - less], size=200):
+        found = net_rate_over_units(int(drawn[0]), int(drawn[1]), 200, 0.9, 0.9)
+        wrong += found.low > more - less, found.high < more - less
+    assert wrong.max() <= 32  # of 200; more have a chance of 0.5 % where one in ten is
+
+
+def test_a_net_rate_of_more_events_than_units_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 5 events of one unit or more, found 4 and 2"):
+        net_rate_over_units(4, 2, 5, 0.95, 0.95)

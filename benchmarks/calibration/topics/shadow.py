@@ -3,7 +3,8 @@ challenger that is no worse is refused, how often one that breaks a limit more o
 and how often a flaw is found.
 
 One disagreement of an episode is drawn by stakes and rarity, with known chances; the outcomes of an episode depend on
-each other as much as they may, and the drawn ones are likelier to be bad. Failures after disturbances are counted.
+each other as much as they may, and the drawn ones are likelier to be bad. Failures after disturbances are counted, of
+the champion too.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ from loomrl.shadow.sampling import probabilities
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
 from loomrl.types import Consequences, LimitFollowed, Verdict
 
-SOURCES = ("src/loomrl/shadow", "src/loomrl/statistics/intervals.py")
+SOURCES = ("src/loomrl/shadow", "src/loomrl/statistics/intervals.py", "src/loomrl/statistics/clustered.py")
 Floats = NDArray[np.float64]
 _CONFIG = ShadowConfig()
 _LIMIT, _SCALE = 0.05, 100.0
@@ -77,6 +78,27 @@ def _setting(name: str, rates: tuple[Rate, ...], broken: float, mean: float, fai
     return Setting(name, each(stream), rates)
 
 
+def _both_fail(name: str, rates: tuple[Rate, ...], failing: float, champion: float) -> Setting:
+    """After disturbances either fails at times, each by itself: the claim about them alone."""
+    settings = _CONFIG.consequences
+
+    def stream(rng: np.random.Generator) -> dict[str, bool]:
+        own, other = (rng.random(settings.num_disturbed) < rate for rate in (failing, champion))
+        found = Consequences(
+            examined=True,
+            return_difference=mean_over_units(rng.normal(0.0, 12.0, settings.num_episodes), _CONFIG.confidence),
+            return_scale=_SCALE,
+            num_disturbed=settings.num_disturbed,
+            num_failed=int((own & ~other).sum()),
+            num_champion_failed=int((other & ~own).sum()),
+        )
+        verdict = claims_of(found, _CONFIG)[-1].verdict
+        told = {_WITHIN: verdict is Verdict.SUPPORTED, "refuted": verdict is Verdict.REFUTED}
+        return {rate.outcome: told[rate.outcome] for rate in rates}
+
+    return Setting(name, each(stream), rates)
+
+
 def _drawn(num_episodes: int) -> Simulation:
     """One disagreement of each episode, drawn by stakes that go with what follows."""
 
@@ -105,6 +127,9 @@ SETTINGS = (
     _setting("a limit just broken", (at_most(_WITHIN, _ALPHA),), 0.0501, 0.0, 0.0),
     _setting("fails a little too often", (at_most(_WITHIN, _ALPHA),), 0.0, 0.0, 0.0501),
     _setting("earns a little too little", (at_most(_WITHIN, _ALPHA), _COVERS), 0.0, -10.01, 0.0),
+    _both_fail("after disturbances both fail in one of twelve", (at_most("refuted", _ALPHA),), 0.08, 0.08),
+    _both_fail("both fail at times, it a little too often", (at_most(_WITHIN, _ALPHA),), 0.1501, 0.1),
+    _both_fail("both fail at times, it in one of four", (finds("refuted", 0.8),), 0.25, 0.1),
     _setting("breaks a limit in one episode of ten", (finds(_REFUSED, 0.8),), 0.1, 0.0, 0.0),
     _setting("fails after one disturbance of ten", (finds(_REFUSED, 0.8),), 0.0, 0.0, 0.1),
     Setting("disagreements drawn by stakes, 100 episodes", _drawn(100), (_COVERS,)),

@@ -23,7 +23,7 @@ def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Cons
     if comparison.bitwise_equal is not None:
         claims.append(_bitwise_equal(comparison))
     if comparison.agreement is not None:
-        claims.append(_not_contrary(comparison, comparison.agreement))
+        claims.append(_not_contrary(comparison, comparison.agreement, consequences))
     if comparison.has_champion:
         claims += _configured(config, comparison)
     shared = {"assumptions": [_STEPS], "confidence": comparison.confidence, "num_samples": comparison.num_decisions}
@@ -109,14 +109,16 @@ def _would_be_violations(config: ShadowConfig, comparison: ShadowComparison, con
     return claim.model_copy(update={"mandatory": claim.verdict is Verdict.REFUTED or not consequences.examined})
 
 
-def _not_contrary(comparison: ShadowComparison, agreement: Interval) -> Claim:
+def _not_contrary(comparison: ShadowComparison, agreement: Interval, consequences: Consequences) -> Claim:
     """Refuted by a challenger that decides significantly against the champion: less alike than if both ignored the
-    observation. Needs no configured limit; a merely different policy passes."""
+    observation. Needs no configured limit; a merely different policy passes. Where what follows was examined that
+    decides: a version may do the contrary and be as good."""
     chance = comparison.chance_agreement
     return _claim(
         id="shadow.not_contrary",
         statement="the challenger does not act against the champion: they agree at least as often as by chance",
         verdict=Verdict.REFUTED if agreement.high < chance else Verdict.SUPPORTED,
+        mandatory=not consequences.examined,
         method=agreement.method,
         bound=Bound(kind="upper bound of agreement", measured=agreement.high, limit=chance),
         finding=f"agreement {agreement.estimate:.1%} [{agreement.low:.1%}, {agreement.high:.1%}], "

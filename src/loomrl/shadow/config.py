@@ -13,7 +13,6 @@ MOST_TIMES = 20  # times `num_episodes` that traffic plays at most, to reach `mi
 BURSTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # steps for which an action is held to disturb an episode
 NOISES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)  # standard deviations of what the champion observes, tried in this order
 NOISE_MARGIN = 2.0  # of the most noise that the champion withstands the challenger must withstand so much less
-SOON = 10  # times as long as the burst: what is broken by then is an answer to it
 PILOT_EPISODES = 24  # with a burst of each length, and noise of each size: which of them the champion withstands
 
 
@@ -26,8 +25,9 @@ class ConsequencesConfig(Section):
     `num_episodes` are played by the champion, `num_disturbed` after other actions, `num_noisy` under noise of the
     sensors that the champion withstands, `max_pairs` at most on the same seeds where fewer leave undecided which earns
     more. `max_return_drop` is a share of what the champion earns above random actions, the failures are shares of their
-    episodes, and `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step: the
-    nearer to 1, the more episodes it takes to show that an equal keeps it, and the larger, the more to refute it.
+    episodes (after a disturbance, beyond the share in which the champion fails and the challenger does not), and
+    `max_travel_ratio` is a multiple of how far the champion's continuous actions move in a step: the nearer to 1, the
+    more episodes it takes to show that an equal keeps it, and the larger, the more to refute it.
     """
 
     examine: bool = True

@@ -25,7 +25,7 @@ from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
 from loomrl.serving.policy.distance import action_distance, agrees
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES, SOON
+from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import PREFIX, limit_id, refuting_confidence
@@ -138,7 +138,7 @@ class _Examination:
             return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
-        failed = [one for one in disturbed if fails(one, self.limits, self.scale, SOON * burst)]
+        failed = [one for one in disturbed if fails(one, self.limits, self.scale)]
         alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
@@ -159,6 +159,7 @@ class _Examination:
                 "burst_steps": burst,
                 "num_disturbed": len(disturbed),
                 "num_failed": len(failed),
+                "num_champion_failed": sum(fails(one.reversed, self.limits, self.scale) for one in disturbed),
                 "why_not_disturbed": why_not,
                 "whole": whole,
                 "travel": self._travel(alone),
@@ -215,7 +216,7 @@ class _Examination:
     # --- disturbances ---
 
     def _disturbed(self, champion: ServedPolicy) -> tuple[list[Handover], int, str]:
-        """Episodes after a disturbance that the champion withstood, its steps, and why there are none."""
+        """Episodes that went on after a disturbance, its steps, and why there are none."""
         length = int(np.median([episode.length for episode in self.episodes]))
         if not self.settings.num_disturbed or length < _SHORTEST:
             asked = "episodes are too short" if self.settings.num_disturbed else "num_disturbed is 0"
@@ -227,7 +228,7 @@ class _Examination:
             return [], 0, "the champion does not withstand a single other action"
         bursts = disturbing.bursts([burst] * count)
         played = self.continuations.play(champion, seeds, bursts=bursts)
-        kept = [index for index in range(count) if self._stands(played[index], bursts[index])]
+        kept = [index for index in range(count) if played[index].length > _end(bursts[index])]
         given = [played[index].action[: _end(bursts[index])] for index in kept]
         after = self.continuations.play(self.challenger, [seeds[index] for index in kept], given)
         return [

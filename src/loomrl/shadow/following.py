@@ -3,8 +3,8 @@
 from functools import partial
 
 from loomrl.serving.policy.distance import ALIKE
-from loomrl.shadow.config import NOISE_MARGIN, SOON, ConsequencesConfig, ShadowConfig
-from loomrl.statistics.clustered import rate_over_units
+from loomrl.shadow.config import NOISE_MARGIN, ConsequencesConfig, ShadowConfig
+from loomrl.statistics.clustered import net_rate_over_units, rate_over_units
 from loomrl.types import (
     Bound,
     Claim,
@@ -150,18 +150,24 @@ def _return(found: Consequences, settings: ConsequencesConfig) -> Claim:
 def _disturbed(found: Consequences, config: ShadowConfig) -> Claim:
     allowed = config.consequences.max_failures_after_disturbance
     statement = (
-        f"of the episodes so disturbed that the champion withstands it, the challenger fails in at most {allowed:g}: "
-        f"within {SOON * found.burst_steps} steps it breaks a limit that the champion keeps, or it loses half of what "
-        "that earns above random actions"
+        f"after a disturbance the challenger fails in at most {allowed:g} more of the episodes than the champion: it "
+        "breaks a limit that the other keeps, or it loses half of what the champion earns above random actions"
     )
     if not found.num_disturbed:
         return _not_examined("disturbed", statement, found.why_not_disturbed)
-    finding = (
-        f"failed in {found.num_failed} of {found.num_disturbed} after another action was held for {found.burst_steps} "
-        f"step{'s' * (found.burst_steps != 1)}"
+    own, other = found.num_failed, found.num_champion_failed
+    refuting = refuting_confidence(config.confidence, len(found.limits))
+    more = net_rate_over_units(own, other, found.num_disturbed, config.confidence, refuting)
+    return _claim(
+        id=f"{PREFIX}.disturbed",
+        statement=statement,
+        verdict=verdict_at_most(more.low, more.high, allowed),
+        mandatory=config.consequences.mandatory,
+        finding=f"it alone failed in {own} of {found.num_disturbed}, the champion alone in {other}, after another "
+        f"action was held for {found.burst_steps} step{'s' * (found.burst_steps != 1)}",
+        bound=Bound(kind=f"upper bound over episodes, {more.method}", measured=more.high, limit=allowed),
+        num_samples=found.num_disturbed,
     )
-    counts = found.num_failed, found.num_disturbed
-    return _failures("disturbed", statement, counts, allowed, finding, len(found.limits), config)
 
 
 def _whole(whole: WholeEpisodes, settings: ConsequencesConfig) -> Claim:

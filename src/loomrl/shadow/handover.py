@@ -1,7 +1,7 @@
 """One episode twice: as the champion plays it, and with the challenger in charge from a step on; when that fails."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,17 +52,21 @@ class Handover:
             return f"action {np.asarray(self.held).tolist()} held for {self.held_steps} steps from step {first} on"
         return f"noise of {self.noise:g} deviations on what is observed" if self.noise else ""
 
-    def excess(self, limit: ConstraintConfig, within: int | None = None) -> float:
+    @property
+    def reversed(self) -> "Handover":
+        """The same, as if the two had changed places."""
+        return replace(self, champion=self.challenger, challenger=self.champion)
+
+    def excess(self, limit: ConstraintConfig) -> float:
         """By how much more the challenger's episode breaks the limit than the champion's, from the step on; at least 0.
 
-        With `within`, only so many steps from it on count. It is 0 or 1 for `per: episode`, else a difference of shares
-        of steps. What is known when an episode ends counts whenever that is.
+        It is 0 or 1 for `per: episode`, else a difference of shares of steps. What is known when an episode ends counts
+        whenever that is.
 
         Raises:
             ConfigError: when the episodes have no such quantity.
         """
-        until = None if within is None else self.step + within
-        champion, challenger = (broken(limit, one, self.step, until) for one in (self.champion, self.challenger))
+        champion, challenger = (broken(limit, one, self.step) for one in (self.champion, self.challenger))
         return max(0.0, challenger - champion)
 
     def shown(self, violated: list[str]) -> Continuation:
@@ -85,14 +89,10 @@ class Handover:
         )
 
 
-def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float, within: int | None = None) -> bool:
+def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float) -> bool:
     """Whether the challenger loses much of what the champion earns above random actions, `scale`, or breaks a limit
-    that the champion kept.
-
-    With `within`, a limit counts so many steps after the handover: what comes later is no answer to a disturbance, and
-    policies that drift by nature would be blamed for it.
-    """
-    broken_ones = (handover.excess(limit, within) for limit in of_whole_episodes(limits))
+    that the champion kept."""
+    broken_ones = (handover.excess(limit) for limit in of_whole_episodes(limits))
     return loses_much(handover.difference, scale) or any(broken_ones)
 
 
@@ -106,7 +106,7 @@ def of_whole_episodes(limits: Sequence[ConstraintConfig]) -> list[ConstraintConf
     return [limit for limit in limits if limit.per == "episode" and limit.mandatory]
 
 
-def broken(limit: ConstraintConfig, episode: Episode, step: int, until: int | None = None) -> float:
+def broken(limit: ConstraintConfig, episode: Episode, step: int) -> float:
     """How far an episode breaks a limit from a step on: 0 or 1 for `per: episode`, else the share of its steps.
 
     What is known when the episode ends counts whenever that is.
@@ -116,7 +116,7 @@ def broken(limit: ConstraintConfig, episode: Episode, step: int, until: int | No
     """
     marks = violations(limit, episode)
     if limit.quantity not in EPISODE_QUANTITIES:
-        marks = marks[step:until]
+        marks = marks[step:]
     if not len(marks):
         return 0.0
     return float(marks.any()) if limit.per == "episode" else float(marks.mean())

@@ -8,7 +8,6 @@ from loomrl.errors import ConfigError
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.replay import CounterexampleReplay
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.shadow.config import SOON
 from loomrl.shadow.consequences import play_again, play_pair
 from loomrl.shadow.following import PREFIX, limit_id
 from loomrl.shadow.handover import Handover, fails
@@ -72,6 +71,5 @@ def _judged(
         told = f"in the episode of seed {both.champion.seed} actions move {moved:.4g} halves of their range in a step"
         return moved > allowed, f"{told}, the champion's {before:.4g}; allowed is {allowed:.4g}"
     if name in ("disturbed", "noise"):
-        within = SOON * found.burst_steps if name == "disturbed" else None
-        return fails(both, config.safety.constraints, found.return_scale or 0.0, within), returns
+        return fails(both, config.safety.constraints, found.return_scale or 0.0), returns
     return both.weight * both.difference < claim.bound.limit, returns

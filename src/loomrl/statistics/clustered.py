@@ -11,6 +11,7 @@ from loomrl.types import Interval
 
 Floats = NDArray[np.float64]
 _MOST_UNITS = 10_000  # that are looked for
+_DRAWS = 200_000  # of weights, to find a quantile
 
 
 def clustered_mean(values: ArrayLike, clusters: ArrayLike, confidence: float) -> Interval | None:
@@ -119,6 +120,34 @@ def bounded_mean_over_units(
     high = greatest - lower_bound(greatest - sample, confidence)
     mean = float(sample.mean())
     return Interval(estimate=mean, low=low, high=high, confidence=confidence, method="betting over units")
+
+
+def net_rate_over_units(num_more: int, num_less: int, num_units: int, confidence: float, refuting: float) -> Interval:
+    """The rate of units with an event less the rate of those with its opposite, with one-sided bounds: the upper one
+    holds at `confidence`, the lower one at `refuting`.
+
+    Of N values 1, -1 and 0 one is added that speaks against the bound and was not seen; the bound is the quantile of
+    their mean with weights drawn from the flat Dirichlet distribution (Gaffke 2005; Learned-Miller and Thomas 2020,
+    arXiv 1905.06208: proved for two values, where it is Clopper and Pearson's, and borne out by simulation).
+
+    Raises:
+        ValueError: without a unit, or where there are more events than units.
+    """
+    rest = num_units - num_more - num_less
+    if num_units < 1 or min(num_more, num_less, rest) < 0:
+        raise ValueError(f"expected at most {num_units} events of one unit or more, found {num_more} and {num_less}")
+
+    def upper(more: int, less: int, level: float) -> float:
+        drawn = np.random.default_rng(0).standard_gamma((more + 1, less, rest), size=(_DRAWS, 3))
+        return float(np.quantile((drawn[:, 0] - drawn[:, 1]) / drawn.sum(axis=1), level))
+
+    return Interval(
+        estimate=(num_more - num_less) / num_units,
+        low=-upper(num_less, num_more, refuting),
+        high=upper(num_more, num_less, confidence),
+        confidence=confidence,
+        method="Gaffke over units",
+    )
 
 
 def units_needed(values: ArrayLike, span: tuple[float, float], confidence: float) -> int | None:
