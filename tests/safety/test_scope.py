@@ -151,13 +151,15 @@ def test_a_return_of_other_rewards_is_an_event_of_its_own(monkeypatch: pytest.Mo
 
 def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_path: Path) -> None:
     vacuous = ConstraintConfig(name="pushes", quantity="action", low=0, high=1, max_probability=0.05)
-    config = SafetyConfig(num_episodes=100, num_envs=40, constraints=[CART, POLE, vacuous])
+    anywhere = ConstraintConfig(name="anywhere", quantity="observation[0]", low=-4.8, high=4.8, max_probability=0.05)
+    config = SafetyConfig(num_episodes=100, num_envs=40, constraints=[CART, POLE, vacuous, anywhere])
     case = examine(good, tmp_path, config)
     claims = {claim.id: claim for claim in case.claims}
     kinds = {name: None if one.label is None else one.label.kind for name, one in claims.items()}
     about = ["minimum_return", "statistical_limits.cart", "statistical_limits.pole"]
     assert [kinds[name] for name in about] == [LabelKind.REPEATS, None, LabelKind.REPEATS]
-    assert kinds["action_bounds"] is kinds["statistical_limits.pushes"] is LabelKind.CANNOT_BE_FALSE
+    vacuous_ones = {"action_bounds", "statistical_limits.pushes", "statistical_limits.anywhere"}
+    assert {one for one in kinds if kinds[one] is LabelKind.CANNOT_BE_FALSE} == vacuous_ones
     assert {one for one in kinds if kinds[one] is LabelKind.RECORD} == {one for one in claims if "provenance" in one}
     assert tally(case.claims).counted == 7
     assert all(one.examined and one.not_established and one.false_if for one in case.claims)
