@@ -126,3 +126,27 @@ def test_no_episode_may_be_longer_than_declared(linear: Any) -> None:
     settings = OffPolicyConfig(max_steps=2)
     with pytest.raises(ConfigError, match="max_steps is 2, but the log has an episode of 3; raise it"):
         estimate("p", shared_log(200), linear(STAYS, "1"), linear(MOVES_ON, "2"), settings)
+
+
+@pytest.mark.parametrize("leaves_after_success", [True, False])
+def test_agents_that_leave_for_what_came_of_their_episodes_are_no_sample(
+    linear: Any, leaves_after_success: bool
+) -> None:
+    """One decision an episode, which succeeds in one of five whatever is done; an agent has up to thirty of them."""
+    rng, log = np.random.default_rng(3), []
+    for agent in range(150):
+        most = 30 if leaves_after_success else int(rng.geometric(0.2))
+        for _ in range(most):
+            succeeded = bool(rng.random() < 0.2)
+            told = {"agent_id": f"{agent}", "asked": [True], "explored": [True]}
+            log.append(episode([([1.0, 0.0, 0.0, 0.0], int(rng.random() < 0.5), 0.5, float(succeeded))], **told))
+            if succeeded and leaves_after_success:
+                break
+    asked = {"reward_range": (0.0, 1.0), "max_steps": 1, "min_effective_sample_size": 5.0, "min_propensity": 0.5}
+    here, others = (
+        estimate("p", log, linear(CHAMPION, "1"), linear(CHALLENGER, "2"), OffPolicyConfig(**asked, units=units))
+        for units in ("episodes", "agents")
+    )
+    assert not here.refused
+    assert ("set units: episodes" in others.refused) == leaves_after_success
+    assert "how many episodes an agent has does not depend on what came of them" in others.assumptions
