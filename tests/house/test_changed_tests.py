@@ -10,8 +10,8 @@ def names(*changed: str) -> list[str]:
 
 
 def test_what_mirrors_a_changed_module_is_run_and_what_imports_it() -> None:
-    found = names("statistics/betting.py")
-    assert "statistics/test_betting.py" in found
+    found = names("statistics/clustered.py")
+    assert "statistics/test_clustered.py" in found
     assert "promotion/comparison/test_returns.py" in found  # over `statistics/paired_returns`
     assert "gym/test_curriculum.py" not in found
 
