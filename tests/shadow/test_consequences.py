@@ -131,6 +131,19 @@ def test_failures_of_the_champion_count_against_those_of_the_challenger(
     assert verdicts(better, config)["disturbed"].verdict is Verdict.SUPPORTED
 
 
+def test_an_episode_in_which_either_fails_in_its_own_way_counts_for_neither(
+    config: PolicyConfig, snapshot: Path, tmp_path: Path
+) -> None:
+    """The challenger drops the pole at once, the champion leaves the track in half of the episodes."""
+    careless = discrete_folder(tmp_path / "1", BALANCING * np.array([[0.1], [0.5], [1.0], [1.0]], np.float32))
+    drops = discrete_folder(tmp_path / "2", -BALANCING)
+    found = examine(
+        limited(config, UP, TRACK), snapshot, ServedPolicy.load(drops, "2"), ServedPolicy.load(careless, "1")
+    )
+    assert found.num_champion_failed == 0
+    assert 0 < found.num_failed < 0.8 * found.num_disturbed
+
+
 def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_return(
     config: PolicyConfig, champion: ServedPolicy, snapshot: Path, tmp_path: Path
 ) -> None:

@@ -111,8 +111,8 @@ def judge(
 ) -> tuple[list[Claim], LookEvidence]:
     """All claims these episodes and what was gathered before decide on, and what is gathered then.
 
-    Without any episode there is no claim, and what was gathered is returned as it is. Those that are awaited and fewer
-    than `monitoring.min_episodes` others decide only whether everything is finite: one number that is not, is enough.
+    Without any episode there is no claim, and what was gathered is returned as it is. Fewer than
+    `monitoring.min_episodes` decide only whether everything is finite: one number that is not, is enough.
 
     Args:
         evaluated: the mean return of the champion's own evaluation.
@@ -124,10 +124,9 @@ def judge(
     if not episodes:
         return [], gathered
     claims = [_finiteness(episodes)]
-    settled = [episode for episode in episodes if not episode.awaited]
-    if len(settled) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
+    if len(episodes) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
         return claims, gathered
-    counted = [episode for episode in settled if not episode.cut]
+    counted = [episode for episode in episodes if not episode.cut]
     shown = [limit for limit in config.safety.constraints if kind_of(limit.quantity) in ("observation", "action")]
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
     tallies = {}

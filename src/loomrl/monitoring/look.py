@@ -25,7 +25,6 @@ from loomrl.system.locks import lock_file
 from loomrl.system.schema import Document, first_problem
 from loomrl.types import Claim, EvaluationReport, Interval, Verdict
 
-_LONGEST_WAIT_SECONDS = 7 * 86_400.0  # for an episode to end, where no longest one is declared
 HEALTHY, DEGRADED, TOO_FEW, INCOMPLETE = "healthy", "degraded", "too_few", "incomplete"
 
 
@@ -33,10 +32,10 @@ class Look(Document):
     """What one look at a policy's champion found: "healthy", "degraded", "too_few", or "incomplete": nothing is broken
     in what could be read, but there are decisions whose log is not here, as `missing_logs` says.
 
-    The counts are of the version's episodes that were judged; `num_left_out` episodes began with another's decision, or
-    with a request to explore. `since` and `until` are the sequences of the last records judged before and now, by
-    server; `open_episodes` are agent and episode id of those that have not ended, which a later look judges whole, and
-    `open_from` where they begin. The next look goes on from these. `gathered` is about this version, over all looks.
+    The counts are of the version, since the last look; `num_left_out` episodes began with another's decision, or with a
+    request to explore. `since` and `until` are the sequences of the last records judged before and now, by server;
+    `open_episodes` are agent and episode id of those that have not ended. The next look goes on from `until` and
+    `open_episodes`. `gathered` is about this version, over all looks at it.
     """
 
     policy: str
@@ -49,7 +48,6 @@ class Look(Document):
     since: dict[str, int] = Field(default_factory=dict)  # server -> sequence of the last record judged before
     until: dict[str, int] = Field(default_factory=dict)
     open_episodes: list[list[str | None]] = Field(default_factory=list)
-    open_from: list[dict[str, int]] = Field(default_factory=list)  # of each, server -> sequence of its first record
     gathered: LookEvidence = Field(default_factory=LookEvidence)  # about this version, over all looks at it
     missing_logs: list[str] = Field(default_factory=list)  # a sentence for each, with its host and what to do
 
@@ -107,27 +105,25 @@ def _look(config: PolicyConfig) -> Look:
     champion = registry.get(config.name, CHAMPION)
     if champion is None:
         raise ConfigError(f"{config.name} has no champion to look at yet; run `loomrl run configs/{config.name}.yaml`")
-    since, open_before, open_from = (before.until, before.open_episodes, before.open_from) if before else ({}, [], [])
-    window = read_window(config.name, since, open_before, open_from, _wait_seconds(config))
+    since, open_before = (before.until, before.open_episodes) if before else ({}, [])
+    window = read_window(config.name, since, open_before)
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
     earlier = before.gathered if before and before.version == champion.version else LookEvidence()
     claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
     missing = _missing_logs(config.name, champion)
-    judged = [episode for episode in own if not episode.awaited]
-    outcome = _outcome(claims, len(judged), config.monitoring.min_episodes, missing)
+    outcome = _outcome(claims, len(own), config.monitoring.min_episodes, missing)
     moved = outcome != TOO_FEW
     return Look(
         policy=config.name,
         version=champion.version,
         outcome=outcome,
-        num_decisions=sum(len(episode.actions) for episode in judged),
-        num_episodes=len(judged),
+        num_decisions=sum(len(episode.actions) for episode in own),
+        num_episodes=len(own),
         num_left_out=len(window.episodes) - len(own),
         claims=claims,
         since=since,
         until=window.until if moved else since,
         open_episodes=window.open_episodes if moved else open_before,
-        open_from=window.open_from if moved else open_from,
         gathered=gathered if moved else earlier,
         missing_logs=missing,
     )
@@ -139,12 +135,6 @@ def _outcome(claims: list[Claim], num_episodes: int, min_episodes: int, missing:
     if num_episodes < min_episodes:
         return TOO_FEW
     return INCOMPLETE if missing else HEALTHY
-
-
-def _wait_seconds(config: PolicyConfig) -> float:
-    """How long an episode that has not ended is awaited."""
-    declared = None if config.promotion.comparison is None else config.promotion.comparison.longest_episode_seconds
-    return _LONGEST_WAIT_SECONDS if declared is None else 2.0 * declared
 
 
 def _missing_logs(policy: str, champion: PolicyVersion) -> list[str]:

@@ -138,7 +138,7 @@ class _Examination:
             return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
-        failed = [one for one in disturbed if fails(one, self.limits, self.scale)]
+        failed, champion_failed = self._alone(disturbed)
         alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
@@ -159,7 +159,7 @@ class _Examination:
                 "burst_steps": burst,
                 "num_disturbed": len(disturbed),
                 "num_failed": len(failed),
-                "num_champion_failed": sum(fails(one.reversed, self.limits, self.scale) for one in disturbed),
+                "num_champion_failed": len(champion_failed),
                 "why_not_disturbed": why_not,
                 "whole": whole,
                 "travel": self._travel(alone),
@@ -229,12 +229,20 @@ class _Examination:
         bursts = disturbing.bursts([burst] * count)
         played = self.continuations.play(champion, seeds, bursts=bursts)
         kept = [index for index in range(count) if played[index].length > _end(bursts[index])]
+        if not kept:
+            return [], 0, "no episode goes on after another action was held"
         given = [played[index].action[: _end(bursts[index])] for index in kept]
         after = self.continuations.play(self.challenger, [seeds[index] for index in kept], given)
         return [
             Handover(played[index], one, _end(bursts[index]), held=bursts[index][1][0], held_steps=burst)
             for index, one in zip(kept, after, strict=True)
         ], burst, ""  # fmt: skip
+
+    def _alone(self, handovers: Sequence[Handover]) -> tuple[list[Handover], list[Handover]]:
+        """Those in which the challenger alone fails, and those in which the champion alone does."""
+        marks = [[fails(one, self.limits, self.scale) for one in (each, each.reversed)] for each in handovers]
+        own = [one for one, (challenger, champion) in zip(handovers, marks, strict=True) if challenger > champion]
+        return own, [one for one, (challenger, champion) in zip(handovers, marks, strict=True) if champion > challenger]
 
     def _withstood(self, champion: ServedPolicy, disturbing: "_Disturbing", seeds: Sequence[int]) -> int:
         """The longest burst that the champion withstands, as all shorter ones; 0 where there is none."""

@@ -45,54 +45,6 @@ def test_an_episode_over_two_looks_has_no_return_but_both_its_parts_count() -> N
     assert second.open_episodes == []
 
 
-def part(log: AuditLog, agent: str, episode: str | None, steps: int, ends: bool = False) -> None:
-    for step in range(1, steps + 1):
-        reward(log, decide(log, agent, episode, [0.0] * 4), agent, episode, 1.0, ended=ends and step == steps)
-
-
-@pytest.mark.parametrize("episode", ["1", None])
-def test_an_episode_over_several_looks_and_servers_is_awaited_and_then_whole(episode: str | None) -> None:
-    logs = [AuditLog("cartpole"), AuditLog("cartpole")]
-    part(logs[0], "a", episode, 4, ends=True)  # under the same key, and judged
-    part(logs[0], "a", episode, 3)
-    window = read_window("cartpole", {}, [])
-    assert [(one.episode_return, one.awaited) for one in window.episodes] == [(4.0, False), (None, True)]
-    part(logs[1], "a", episode, 2)
-    part(logs[1], "b", "2", 1, ends=True)
-    window = read_window("cartpole", window.until, window.open_episodes, window.open_from)
-    assert [(len(one.actions), one.awaited) for one in window.episodes] == [(5, True), (1, False)]
-    part(logs[0], "a", episode, 1, ends=True)
-    window = read_window("cartpole", window.until, window.open_episodes, window.open_from)
-    assert [(one.episode_return, one.awaited, one.cut) for one in window.episodes] == [(6.0, False, False)]
-    assert (window.open_episodes, window.open_from) == ([], [])
-    assert read_window("cartpole", window.until, [], []).episodes == []
-
-
-def test_what_a_whole_window_tells_nothing_of_is_awaited_no_more() -> None:
-    log = AuditLog("cartpole")
-    part(log, "a", "1", 3)
-    first = read_window("cartpole", {}, [])
-    part(log, "b", "2", 2, ends=True)
-    second = read_window("cartpole", first.until, first.open_episodes, first.open_from)
-    assert [(one.agent_id, one.episode_return, one.awaited) for one in second.episodes] == [
-        ("a", None, False),
-        ("b", 2.0, False),
-    ]
-    assert second.open_episodes == []
-
-
-def test_what_goes_on_for_too_long_is_judged_once_as_it_is() -> None:
-    log = AuditLog("cartpole")
-    part(log, "a", "1", 3)
-    first = read_window("cartpole", {}, [], [], wait_seconds=1e-9)
-    assert [(one.awaited, one.cut) for one in first.episodes] == [(False, False)]
-    assert (first.open_episodes, first.open_from) == ([["a", "1"]], [{}])
-    part(log, "a", "1", 2)
-    second = read_window("cartpole", first.until, first.open_episodes, first.open_from, wait_seconds=3_600.0)
-    assert [(len(one.actions), one.awaited, one.cut) for one in second.episodes] == [(2, False, True)]
-    assert second.open_from == [{}]
-
-
 def test_feedback_on_an_earlier_decision_shows_that_an_episode_was_cut() -> None:
     log = AuditLog("cartpole")
     early = decide(log, "a", "1", [0.0] * 4)

@@ -1,9 +1,8 @@
 """The part of a policy's audit logs that no look has judged yet, put together to episodes.
 
 An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
-ended. One that lies across several looks is `awaited` until it has ended, or a whole look told nothing of it, and its
-earlier records are read again: it is judged once, and whole. Where that takes too long it is judged as it is, and its
-later parts are `cut`. Where there are neither ids nor feedback, what an agent did in one look counts as an episode.
+ended. One that lies across two looks is known as one: its later parts are `cut`. Where there are neither ids nor
+feedback, what an agent did in one look counts as an episode.
 
 Whose episode it is, is known when it begins: its first decision says so. What happens later leaves none out, neither an
 explored action that the server drew (`serving.exploration.share` is part of how a version is served) nor a person who
@@ -12,10 +11,8 @@ anybody else decides, or an agent begins to ask to explore, the version's part i
 """
 
 import heapq
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -68,7 +65,7 @@ class Assignment:
 
 @dataclass
 class WindowEpisode:
-    """What the log tells of one episode. `cut`: it began before what was read; `awaited`: it may go on.
+    """What the log tells of one episode since the last look. `cut`: it began before that.
 
     `observations` to `propensities` and `decided_at` have one entry for each decision, in their order. `deciders` are
     versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
@@ -78,7 +75,6 @@ class WindowEpisode:
     """
 
     cut: bool  # it began before
-    awaited: bool = False  # it has not ended, and may go on
     agent_id: str = ""
     ended: bool = False
     terminated: bool = False  # ended by itself, not by a limit on its time
@@ -231,30 +227,21 @@ class Window:
     """Episodes, and where the window ends: what the next one goes on from.
 
     `until` is the sequence of the last record of each server, `open_episodes` are agent and episode id of those that
-    have not ended, and `open_from` where each of them begins; empty where it is awaited no more. `without_answer` are
-    episodes with requests only, none of which was answered.
+    have not ended. `without_answer` are episodes with requests only, none of which was answered.
     """
 
     episodes: list[WindowEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window
     without_answer: list[WindowEpisode]  # those with requests only, none of which was answered
     open_episodes: list[list[str | None]]  # agent and episode id of those with an id or feedback that have not ended
-    open_from: list[dict[str, int]]  # for each of them, server -> sequence of its first record there
 
 
-def read_window(
-    policy: str,
-    since: Mapping[str, int],
-    open_before: Sequence[Sequence[str | None]],
-    open_from: Sequence[Mapping[str, int]] = (),
-    wait_seconds: float = math.inf,
-) -> Window:
+def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
     The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
-    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one. `open_before` and
-    `open_from` are `open_episodes` and `open_from` of the window before: those are read from where they begin. An
-    episode is awaited until `wait_seconds` after its first decision, by the time of the newest record.
+    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one. `open_before` is the
+    `open_episodes` of the window before.
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
@@ -262,57 +249,24 @@ def read_window(
             folder of logs is not there.
     """
     began_before, current = {tuple(key) for key in open_before}, dict[Key, WindowEpisode]()
-    carried = {tuple(key): first for key, first in zip(open_before, open_from, strict=False) if first}
-    episodes, until, heard, newest = list[WindowEpisode](), dict(since), set[Key](), ""
-    firsts: dict[Key, dict[str, int]] = {}
-    for server, record in _in_time(policy, _beginnings(since, carried.values())):
-        sequence, newest = record["sequence"], max(newest, record["timestamp"])
-        if is_new := sequence > since.get(server, -1):
-            until[server] = sequence
-        if record["kind"] == "unanswered" and is_new:
+    episodes, until = list[WindowEpisode](), dict(since)
+    for server, record in _in_time(policy, since):
+        until[server] = record["sequence"]
+        if record["kind"] == "unanswered":
             _add_unanswered(record, current, episodes)
         if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
             continue
         key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
-        if not is_new and sequence < carried.get(key, {}).get(server, math.inf):
-            continue  # of an episode that was judged
         if is_decision:
             require_opened(record)
         if key not in current or (is_decision and current[key].ended):
-            current[key] = WindowEpisode(cut=key not in current and key in began_before and key not in carried)
-            firsts[key] = {}
+            current[key] = WindowEpisode(cut=key not in current and key in began_before)
             episodes.append(current[key])
         (current[key].add_decision if is_decision else current[key].add_feedback)(record)
-        firsts.get(key, {}).setdefault(server, sequence)
-        if is_new:
-            heard.add(key)
     known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
-    still_open = [key for key, episode in current.items() if key in known & heard and not episode.ended]
-    for key in still_open:
-        current[key].awaited = not current[key].cut and not _is_older(current[key].began, wait_seconds, newest)
-    return Window(
-        episodes=[episode for episode in episodes if episode.observations],
-        until=until,
-        without_answer=[episode for episode in episodes if not episode.observations and episode.assignments],
-        open_episodes=[list(key) for key in still_open],
-        open_from=[firsts[key] if current[key].awaited else {} for key in still_open],
-    )
-
-
-def _beginnings(since: Mapping[str, int], firsts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """After which sequence each log is read: where the first of the open episodes begins there."""
-    after = dict(since)
-    for first in firsts:
-        for server, sequence in first.items():
-            after[server] = min(after.get(server, sequence - 1), sequence - 1)
-    return after
-
-
-def _is_older(began: str, seconds: float, now: str) -> bool:
-    """Whether one time, ISO 8601, is more than so many seconds before another one; never, where it is not known."""
-    if not began or math.isinf(seconds):
-        return False
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(began)).total_seconds() > seconds
+    still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
+    without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]
+    return Window([episode for episode in episodes if episode.observations], until, without_answer, still_open)
 
 
 def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]]:

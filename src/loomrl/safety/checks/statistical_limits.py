@@ -154,7 +154,7 @@ def _claim(
         assumptions=_assumptions(constraint),
         num_samples=len(sample.values),
         finding=_finding(sample, verdict, measured, level),
-        label=_label(context, constraint),
+        label=None if sample.violating else _label(context, constraint),
     )
 
 

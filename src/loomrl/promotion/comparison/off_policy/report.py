@@ -14,7 +14,6 @@ What is assigned at random is each decision, so the bounds hold for the agents t
 That their mean is that of others too, needs agents as the units.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,10 +36,15 @@ from loomrl.system.schema import Document
 Floats = NDArray[np.float64]
 _MOST_WEIGHT = 1e9  # what is bounded by more is not bounded by anything that helps
 _FITTED_STEPS = 20_000  # what fitted Q learns from at most: it passes over all of them for every step of an episode
-_LAST_APART = 3.3  # standard errors: by chance it is so in one of a thousand logs
+_LAST_APART = 0.001  # p-value: by chance it is so in one of a thousand logs
+_SHUFFLES = 5_000
 _NEEDS_LEAST = "its greatest weight is not known: set min_propensity to the least that exploration gives any action"
 _TOO_LONG = "episodes of so many steps may weigh too much"
 _MODEL = "how wrong its model is, the log does not show"
+_STOPPED = (
+    "agents' last episodes earn otherwise than their others: how many episodes an agent has depends on what came of "
+    "them, or the world drifts; a mean of agents' means is then no sample's: set units: episodes"
+)
 
 
 class Estimate(Document):
@@ -246,34 +250,28 @@ def _found(case: _Case) -> dict[str, object]:
     ):
         if contradicts_one(of_it, _greatest_weight(greatest, case.num_steps)):
             return found | {"refused": _contradicted(policy, of_it), "estimates": [fitted]}
-    if case.config.units == "agents" and abs(apart := _last_apart(case)) > _LAST_APART:
-        return found | {"refused": _stopped_by_outcome(apart), "estimates": [fitted]}
+    if case.config.units == "agents" and _p_last_is_any(case) < _LAST_APART:
+        return found | {"refused": _STOPPED, "estimates": [fitted]}
     estimates = [*_weighted(case, weights, ratios.greatest_challenger), fitted]
     return found | {"estimates": estimates, "improvement": _improvement(case, weights, own, ratios)}
 
 
-def _last_apart(case: _Case) -> float:
-    """By how many standard errors agents' last whole episodes earn more than their others; 0 where all have as many.
-
-    Where nothing that came of its episodes decides how many an agent has, the last one is any of them.
-    """
+def _p_last_is_any(case: _Case) -> float:
+    """The p-value, by drawing one episode of each agent anew, of the hypothesis that agents' last whole episodes earn
+    what any of theirs do, as where nothing that came of them decides how many there are; 1 where all have as many."""
     whole = case.logged.is_whole
     agent, earned = case.logged.agent[whole], case.rewards.sum(axis=1)[whole]
-    numbers, agent, counts = np.unique(agent, return_inverse=True, return_counts=True)
-    if not len(numbers) or counts.min() == counts.max():
-        return 0.0
-    last = np.zeros(len(counts), np.intp)
-    last[agent] = np.arange(len(agent))  # episodes are in the order of time: the later one stays
-    means = np.bincount(agent, earned) / counts
-    variance = float((np.bincount(agent, earned**2) / counts - means**2).sum())
-    return float((earned[last] - means).sum() / math.sqrt(variance)) if variance > 0.0 else 0.0
-
-
-def _stopped_by_outcome(apart: float) -> str:
-    return (
-        f"agents' last episodes earn {apart:+.1f} standard errors more than their others: how many episodes an agent "
-        "has depends on what came of them, and a mean of agents' means is no sample's; set units: episodes"
-    )
+    order = np.argsort(agent, kind="stable")  # episodes are in the order of time
+    counts = np.unique(agent, return_counts=True)[1]
+    if not len(counts) or counts.min() == counts.max():
+        return 1.0
+    ends = np.cumsum(counts)
+    centred = earned[order] - np.repeat(np.add.reduceat(earned[order], ends - counts) / counts, counts)
+    found = abs(float(centred[ends - 1].sum()))
+    drawn = np.random.default_rng(0).random((_SHUFFLES, len(counts)))
+    sums = centred[ends - counts + (drawn * counts).astype(np.intp)].sum(axis=1)
+    as_far = np.count_nonzero(np.abs(sums) >= found * (1.0 - 1e-9))
+    return (1 + as_far) / (1 + _SHUFFLES)
 
 
 def _contradicted(policy: ServedPolicy, weights: Floats) -> str:
