@@ -16,8 +16,9 @@ from loomrl.shadow.consequences import examine
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import decisions_along
 from loomrl.shadow.following import claims_of
+from loomrl.shadow.handover import Handover, failed_alone
 from loomrl.shadow.replay import replay
-from loomrl.types import Claim, Consequences, Verdict
+from loomrl.types import Claim, Consequences, Episode, Verdict
 from tests.support.policies import BALANCING, back_door_folder, continuous_folder, discrete_folder, recurrent_folder
 
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
@@ -131,17 +132,19 @@ def test_failures_of_the_champion_count_against_those_of_the_challenger(
     assert verdicts(better, config)["disturbed"].verdict is Verdict.SUPPORTED
 
 
-def test_an_episode_in_which_either_fails_in_its_own_way_counts_for_neither(
-    config: PolicyConfig, snapshot: Path, tmp_path: Path
-) -> None:
-    """The challenger drops the pole at once, the champion leaves the track in half of the episodes."""
-    careless = discrete_folder(tmp_path / "1", BALANCING * np.array([[0.1], [0.5], [1.0], [1.0]], np.float32))
-    drops = discrete_folder(tmp_path / "2", -BALANCING)
-    found = examine(
-        limited(config, UP, TRACK), snapshot, ServedPolicy.load(drops, "2"), ServedPolicy.load(careless, "1")
-    )
-    assert found.num_champion_failed == 0
-    assert 0 < found.num_failed < 0.8 * found.num_disturbed
+def test_an_episode_in_which_either_fails_in_its_own_way_counts_for_neither() -> None:
+    """Each breaks a limit that the other keeps; then one of them alone does."""
+
+    def played(place: float, angle: float) -> Episode:
+        obs = np.array([[0.0] * 4, [place, 0.0, angle, 0.0]])
+        return Episode(1, obs, np.zeros(2, np.int64), np.ones(2), obs, True, False)
+
+    leaves, falls, keeps = played(3.0, 0.0), played(0.0, 0.3), played(0.0, 0.0)
+    pairs = [(leaves, falls), (keeps, falls), (leaves, keeps), (keeps, keeps)]
+    handovers = [Handover(champion, challenger, 0) for champion, challenger in pairs]
+    own, other = failed_alone(handovers, [UP, TRACK], 100.0)
+    assert [handovers.index(one) for one in own] == [1]
+    assert [handovers.index(one) for one in other] == [2]
 
 
 def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_return(

@@ -29,7 +29,7 @@ from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES
 from loomrl.shadow.continuations import Continuations
 from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import PREFIX, limit_id, refuting_confidence
-from loomrl.shadow.handover import Handover, broken, fails, loses_much, of_whole_episodes
+from loomrl.shadow.handover import Handover, broken, failed_alone, fails, loses_much, of_whole_episodes
 from loomrl.shadow.sampling import Rarity, probabilities, stakes_of
 from loomrl.shadow.whole import Floats, compare_pairs, compare_travel
 from loomrl.statistics.clustered import mean_over_units, rate_over_units
@@ -138,7 +138,7 @@ class _Examination:
             return found.model_copy(update={"limits": [self._followed(*each) for each in counted]})
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
-        failed, champion_failed = self._alone(disturbed)
+        failed, champion_failed = failed_alone(disturbed, self.limits, self.scale)
         alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
@@ -237,12 +237,6 @@ class _Examination:
             Handover(played[index], one, _end(bursts[index]), held=bursts[index][1][0], held_steps=burst)
             for index, one in zip(kept, after, strict=True)
         ], burst, ""  # fmt: skip
-
-    def _alone(self, handovers: Sequence[Handover]) -> tuple[list[Handover], list[Handover]]:
-        """Those in which the challenger alone fails, and those in which the champion alone does."""
-        marks = [[fails(one, self.limits, self.scale) for one in (each, each.reversed)] for each in handovers]
-        own = [one for one, (challenger, champion) in zip(handovers, marks, strict=True) if challenger > champion]
-        return own, [one for one, (challenger, champion) in zip(handovers, marks, strict=True) if champion > challenger]
 
     def _withstood(self, champion: ServedPolicy, disturbing: "_Disturbing", seeds: Sequence[int]) -> int:
         """The longest burst that the champion withstands, as all shorter ones; 0 where there is none."""

@@ -96,6 +96,18 @@ def fails(handover: Handover, limits: Sequence[ConstraintConfig], scale: float) 
     return loses_much(handover.difference, scale) or any(broken_ones)
 
 
+def failed_alone(
+    handovers: Sequence[Handover], limits: Sequence[ConstraintConfig], scale: float
+) -> tuple[list[Handover], list[Handover]]:
+    """Those in which the challenger fails and the champion does not, and those in which it is the other way round."""
+    marks = [[fails(one, limits, scale) for one in (each, each.reversed)] for each in handovers]
+    both = list(zip(handovers, marks, strict=True))
+    return (
+        [one for one, (challenger, champion) in both if challenger and not champion],
+        [one for one, (challenger, champion) in both if champion and not challenger],
+    )
+
+
 def loses_much(difference: float, scale: float) -> bool:
     """Whether a difference of returns is more than half of what the champion earns above random actions."""
     return scale > 0 and difference < -_LOST * scale
