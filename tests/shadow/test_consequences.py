@@ -143,8 +143,8 @@ def test_an_episode_in_which_either_fails_in_its_own_way_counts_for_neither() ->
     pairs = [(leaves, falls), (keeps, falls), (leaves, keeps), (keeps, keeps)]
     handovers = [Handover(champion, challenger, 0) for champion, challenger in pairs]
     own, other = failed_alone(handovers, [UP, TRACK], 100.0)
-    assert [handovers.index(one) for one in own] == [1]
-    assert [handovers.index(one) for one in other] == [2]
+    assert [id(one) for one in own] == [id(handovers[1])]
+    assert [id(one) for one in other] == [id(handovers[2])]
 
 
 def test_one_that_drops_the_pole_from_everywhere_breaks_the_limit_and_loses_return(
