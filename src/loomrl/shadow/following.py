@@ -158,16 +158,12 @@ def _disturbed(found: Consequences, config: ShadowConfig) -> Claim:
     own, other = found.num_failed, found.num_champion_failed
     refuting = refuting_confidence(config.confidence, len(found.limits))
     more = net_rate_over_units(own, other, found.num_disturbed, config.confidence, refuting)
-    return _claim(
-        id=f"{PREFIX}.disturbed",
-        statement=statement,
-        verdict=verdict_at_most(more.low, more.high, allowed),
-        mandatory=config.consequences.mandatory,
-        finding=f"it alone failed in {own} of {found.num_disturbed}, the champion alone in {other}, after another "
-        f"action was held for {found.burst_steps} step{'s' * (found.burst_steps != 1)}",
-        bound=Bound(kind=f"upper bound over episodes, {more.method}", measured=more.high, limit=allowed),
-        num_samples=found.num_disturbed,
+    finding = (
+        f"it alone failed in {own} of {found.num_disturbed}, the champion alone in {other}, after another action was "
+        f"held for {found.burst_steps} step{'s' * (found.burst_steps != 1)}"
     )
+    bound = Bound(kind=f"upper bound over episodes, {more.method}", measured=more.high, limit=allowed)
+    return _failures("disturbed", statement, more.low, bound, finding, found.num_disturbed, config.consequences)
 
 
 def _whole(whole: WholeEpisodes, settings: ConsequencesConfig) -> Claim:
@@ -228,8 +224,10 @@ def _noisy(noisy: Noisy, num_limits: int, config: ShadowConfig) -> Claim:
         f"failed in {noisy.num_failed} of {noisy.num_episodes} episodes{worst}; the champion withstood "
         f"{noisy.withstood:g} deviations, {NOISE_MARGIN:g} times as much"
     )
-    counts = noisy.num_failed, noisy.num_episodes
-    return _failures("noise", statement, counts, allowed, finding, num_limits, config)
+    marks = [1.0] * noisy.num_failed + [0.0] * (noisy.num_episodes - noisy.num_failed)
+    rate = rate_over_units(marks, config.confidence, refuting_confidence(config.confidence, num_limits))
+    bound = Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed)
+    return _failures("noise", statement, rate.low, bound, finding, noisy.num_episodes, config.consequences)
 
 
 def _not_examined(name: str, statement: str, why: str) -> Claim:
@@ -245,23 +243,20 @@ def _not_examined(name: str, statement: str, why: str) -> Claim:
 def _failures(
     name: str,
     statement: str,
-    counts: tuple[int, int],
-    allowed: float,
+    low: float,
+    bound: Bound,
     finding: str,
-    num_limits: int,
-    config: ShadowConfig,
+    num_episodes: int,
+    settings: ConsequencesConfig,
 ) -> Claim:
-    """That at most this share of episodes failed; `counts` are of those that did, and of all."""
-    num_failed, num_episodes = counts
-    marks = [1.0] * num_failed + [0.0] * (num_episodes - num_failed)
-    rate = rate_over_units(marks, config.confidence, refuting_confidence(config.confidence, num_limits))
+    """That the share of episodes that failed, between `low` and the bound, is within the limit."""
     return _claim(
         id=f"{PREFIX}.{name}",
         statement=statement,
-        verdict=verdict_at_most(rate.low, rate.high, allowed),
-        mandatory=config.consequences.mandatory,
+        verdict=verdict_at_most(low, bound.measured, bound.limit),
+        mandatory=settings.mandatory,
         finding=finding,
-        bound=Bound(kind="clopper-pearson upper", measured=rate.high, limit=allowed),
+        bound=bound,
         num_samples=num_episodes,
     )
 

@@ -8,7 +8,7 @@ difference lies (`mean_bounds`). What has not ended enters with both ends of wha
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
@@ -119,6 +119,17 @@ class _Quantity:
     span: Interval
     of: Callable[[WindowEpisode], Interval]  # what is known of an episode's value; UNKNOWN where nothing is
 
+    def once(self) -> "_Quantity":
+        """The same, with each episode looked at once: several stages ask about it."""
+        known: dict[int, Interval] = {}
+
+        def of(episode: WindowEpisode) -> Interval:
+            if id(episode) not in known:
+                known[id(episode)] = self.of(episode)
+            return known[id(episode)]
+
+        return replace(self, of=of)
+
     def within_span(self, episode: WindowEpisode) -> Interval:
         """The same, between the ends of the span where nothing is known."""
         known = self.of(episode)
@@ -158,7 +169,7 @@ def compare_live(
         challenger_version=versions[1],
         confidence=config.confidence,
         explored=config.explored,
-        differences=[_difference(one, trial, alpha) for one in quantities],
+        differences=[_difference(one.once(), trial, alpha) for one in quantities],
         not_compared=missing if on is None else {},
         experiments=sorted({agent.assignment.experiment for agent in trial.agents}),
         refused=_why_nothing(trial),

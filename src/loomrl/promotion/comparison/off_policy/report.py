@@ -36,8 +36,8 @@ from loomrl.system.schema import Document
 Floats = NDArray[np.float64]
 _MOST_WEIGHT = 1e9  # what is bounded by more is not bounded by anything that helps
 _FITTED_STEPS = 20_000  # what fitted Q learns from at most: it passes over all of them for every step of an episode
-_LAST_APART = 0.001  # p-value: by chance it is so in one of a thousand logs
-_SHUFFLES = 5_000
+_LEAST_P = 0.001  # by chance it is less in one of a thousand logs
+_REDRAWS = 5_000
 _NEEDS_LEAST = "its greatest weight is not known: set min_propensity to the least that exploration gives any action"
 _TOO_LONG = "episodes of so many steps may weigh too much"
 _MODEL = "how wrong its model is, the log does not show"
@@ -250,7 +250,7 @@ def _found(case: _Case) -> dict[str, object]:
     ):
         if contradicts_one(of_it, _greatest_weight(greatest, case.num_steps)):
             return found | {"refused": _contradicted(policy, of_it), "estimates": [fitted]}
-    if case.config.units == "agents" and _p_last_is_any(case) < _LAST_APART:
+    if case.config.units == "agents" and _p_last_is_any(case) < _LEAST_P:
         return found | {"refused": _STOPPED, "estimates": [fitted]}
     estimates = [*_weighted(case, weights, ratios.greatest_challenger), fitted]
     return found | {"estimates": estimates, "improvement": _improvement(case, weights, own, ratios)}
@@ -268,10 +268,10 @@ def _p_last_is_any(case: _Case) -> float:
     ends = np.cumsum(counts)
     centred = earned[order] - np.repeat(np.add.reduceat(earned[order], ends - counts) / counts, counts)
     found = abs(float(centred[ends - 1].sum()))
-    drawn = np.random.default_rng(0).random((_SHUFFLES, len(counts)))
+    drawn = np.random.default_rng(0).random((_REDRAWS, len(counts)))
     sums = centred[ends - counts + (drawn * counts).astype(np.intp)].sum(axis=1)
     as_far = np.count_nonzero(np.abs(sums) >= found * (1.0 - 1e-9))
-    return (1 + as_far) / (1 + _SHUFFLES)
+    return (1 + as_far) / (1 + _REDRAWS)
 
 
 def _contradicted(policy: ServedPolicy, weights: Floats) -> str:
