@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loomrl.monitoring.judge import LookEvidence
+from loomrl.monitoring.evidence import LookEvidence
 from loomrl.monitoring.judge import judge as judged
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig
@@ -95,6 +95,78 @@ def test_an_episode_that_goes_on_counts_once() -> None:
         claims, gathered = judged(settings(), [later] * 20, EVALUATED, SPAN, gathered)
     claim = by_id(claims)["limits.pole"]
     assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
+
+
+def part(agent: int, cut: bool, ended: bool, *angles: float, reward: float = 0.0) -> WindowEpisode:
+    """Some steps of the only episode of an agent."""
+    made = episode(*angles, total=reward, agent=str(agent))
+    made.episode_id, made.cut, made.ended = "1", cut, ended
+    return made
+
+
+def test_those_that_end_early_are_not_judged_in_place_of_those_that_go_on() -> None:
+    """A tenth of 1,000 agents fails at once: a tenth of the return is missing, where a fifth may be."""
+    changed = settings(promotion={"max_regression": 90.0})
+    begun = [part(agent, False, agent < 100, 0.0, reward=0.0) for agent in range(1_000)]
+    claims, gathered = judged(changed, begun, EVALUATED, SPAN, LookEvidence())
+    assert by_id(claims)["return"].bound.measured < 1.0
+    assert len(gathered.open_episodes) == 900
+    ended = [part(agent, True, True, 0.0, reward=500.0) for agent in range(100, 1_000)]
+    claims, gathered = judged(changed, ended, EVALUATED, SPAN, gathered)
+    assert by_id(claims)["return"].bound.measured < 1.0
+    assert "a mean of 500 over 900 whole episodes of 1000 agents" in by_id(claims)["return"].finding
+    assert gathered.open_episodes == []
+
+
+@pytest.mark.parametrize("per", ["episode", "step"])
+def test_what_comes_in_a_later_look_counts_as_if_it_had_come_in_one(per: str) -> None:
+    whole = [part(agent, False, True, 0.0, 0.3, reward=100.0) for agent in range(20)]
+    claims, gathered = judged(settings(per), whole, EVALUATED, SPAN, LookEvidence())
+    begun = [part(agent, False, False, 0.0, reward=40.0) for agent in range(20)]
+    ended = [part(agent, True, True, 0.3, reward=60.0) for agent in range(20)]
+    _, before = judged(settings(per), begun, EVALUATED, SPAN, LookEvidence())
+    later, after = judged(settings(per), ended, EVALUATED, SPAN, LookEvidence.model_validate(before.to_json()))
+    for name in ("limits.pole", "return"):
+        assert by_id(later)[name].verdict is by_id(claims)[name].verdict is Verdict.REFUTED
+        assert by_id(later)[name].finding == by_id(claims)[name].finding
+    assert [tally.monitor.life for tally in after.tallies.values()] == [
+        tally.monitor.life for tally in gathered.tallies.values()
+    ]
+    assert len(before.open_episodes) == 20
+
+
+def test_rewards_that_come_in_a_later_look_make_an_episode_whole() -> None:
+    begun = [episode(0.0, 0.0, agent=str(agent)) for agent in range(20)]
+    for one in begun:
+        one.episode_id = "1"
+    _, gathered = judged(settings(), begun, EVALUATED, SPAN, LookEvidence())
+    told = [WindowEpisode(True, str(agent), "1", ended=True) for agent in range(20)]
+    for one in told:
+        one.rewards_before = {"0": 30.0, "1": 70.0, "of another": 1_000.0}
+    claims, gathered = judged(settings(), told, EVALUATED, SPAN, gathered)
+    assert "a mean of 100 over 20 whole episodes of 20 agents" in by_id(claims)["return"].finding
+    assert by_id(claims)["return"].verdict is Verdict.REFUTED
+
+
+def test_an_episode_that_others_go_on_with_is_never_whole() -> None:
+    _, gathered = judged(settings(), [part(n, False, False, 0.0) for n in range(20)], EVALUATED, SPAN, LookEvidence())
+    left = [part(agent, True, False, 0.0) for agent in range(10)]
+    for one in left:
+        one.is_left = True
+    _, gathered = judged(settings(), left, EVALUATED, SPAN, gathered)
+    assert len(gathered.open_episodes) == 10
+    gathered = gathered.without((str(agent), "1") for agent in range(10, 20))
+    claims, _ = judged(settings(), [part(n, True, True, 0.3) for n in range(20)], EVALUATED, SPAN, gathered)
+    assert "no whole episode" in by_id(claims)["return"].finding
+
+
+def test_a_new_limit_counts_no_episode_that_began_before_it() -> None:
+    _, gathered = judged(settings(), [part(n, False, False, 0.0) for n in range(20)], EVALUATED, SPAN, LookEvidence())
+    ended = [part(agent, True, True, 0.3, reward=100.0) for agent in range(20)]
+    changed = settings(max_probability=0.1, promotion={"max_regression": 90.0})
+    claims, after = judged(changed, ended, EVALUATED, SPAN, gathered)
+    assert by_id(claims)["limits.pole"].num_samples == by_id(claims)["return"].num_samples == 0
+    assert after.open_episodes == []
 
 
 def test_a_share_of_steps_is_that_of_a_whole_episode() -> None:

@@ -13,7 +13,7 @@ from loomrl.storage.audit.log import AuditLog, ChainHead
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.registry import Registry
 from tests.support.champions import make_champion
-from tests.support.live import play
+from tests.support.live import decide, play, reward
 from tests.support.policy_versions import config, register
 
 POLE = {"name": "pole", "quantity": "observation[2]", "low": -0.2, "high": 0.2}
@@ -61,6 +61,30 @@ def test_a_look_that_dies_is_repeated_and_a_degraded_champion_is_found(log: Audi
     assert (found.outcome, found.version, found.num_left_out) == ("degraded", "1", 1)
     assert "limits.pole: 33.33% of episodes violate, in 12 episodes" in found.sentence
     assert look(settings).outcome == "too_few"  # those after it are judged by themselves
+
+
+def test_episodes_that_end_in_a_later_look_are_judged_whole(log: AuditLog, settings: PolicyConfig) -> None:
+    """Each lies across two looks, and breaks the limit in its second half, if nobody takes it over."""
+    outcomes, begun = [], ""
+    for number in range(4):
+        for agent in range(12):
+            for ending, angles in ((begun, [0.0, 0.3]), (f"{number}", [0.0])):
+                for step, angle in enumerate(angles if ending else [], start=1):
+                    held = {"override": {"person": "grace"}} if (agent, number, ending, step) == (0, 2, "1", 1) else {}
+                    decision = decide(log, f"agent {agent}", ending, [0.0, 0.0, angle, 0.0], **held)
+                    reward(log, decision, f"agent {agent}", ending, 1.0, ended=step == 2)
+        begun = f"{number}"
+        found = look(settings)
+        outcomes.append((found.outcome, found.num_episodes, found.num_left_out, len(found.gathered.open_episodes)))
+    assert outcomes == [
+        ("healthy", 12, 0, 12),
+        ("degraded", 24, 0, 12),
+        ("degraded", 23, 1, 12),
+        ("degraded", 24, 0, 12),
+    ]
+    assert "limits.pole: 72.92% of episodes violate, in 48 episodes" in found.sentence  # 35 of those that have ended
+    (returns,) = (claim for claim in found.claims if claim.id == "return")
+    assert "a mean of 3 over 12 whole episodes of 12 agents" in returns.finding
 
 
 @pytest.mark.usefixtures("ready_home")

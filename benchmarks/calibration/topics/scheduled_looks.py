@@ -3,7 +3,8 @@ degraded, and how often one that does not is found. A stream is 20 looks, at 24 
 all looks together may be wrong in 5 % of streams.
 
 What agents do is drawn anew in each stream. The claims are those of `loomrl.monitoring.judge`, on a limit of 5 % of
-episodes and on a return that may be 25 below the 490 that the evaluation is sure of.
+episodes and on a return that may be 25 below the 490 that the evaluation is sure of. Where episodes take several looks,
+those that fail end at once with a return of 0, and the others three looks later with 500.
 """
 
 from collections.abc import Callable
@@ -12,13 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.calibration.topic import Setting, at_most, each, finds
-from loomrl.monitoring.judge import LookEvidence, judge
+from benchmarks.calibration.topic import Setting, Simulation, at_most, each, finds
+from loomrl.monitoring.evidence import LookEvidence
+from loomrl.monitoring.judge import judge
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.types import Interval, Verdict
 
 SOURCES = (
+    "src/loomrl/monitoring/evidence.py",
     "src/loomrl/monitoring/judge.py",
     "src/loomrl/serving/guardian/monitor.py",
     "src/loomrl/serving/guardian/units.py",
@@ -29,6 +32,7 @@ _DEGRADED, _FOUND = "ever called degraded", "found in 20 looks"
 _LIMIT, _ALLOWED, _LOOKS = 0.05, 465.0, 20
 _EVALUATED = Interval(estimate=500.0, low=490.0, high=505.0, confidence=0.95, method="bootstrap")
 _SPAN = (0.0, 500.0)
+_MISSING = (_SPAN[1] - _ALLOWED) / _SPAN[1]  # of the best return, where what is allowed is earned
 
 
 def _config() -> PolicyConfig:
@@ -64,6 +68,38 @@ def _looked_at(drawn: Drawn, per_look: int, outcome: str) -> Callable[[np.random
     return stream
 
 
+def _part(agent: int, number: int, violates: bool, total: float, first: bool, last: bool) -> WindowEpisode:
+    """The first or last step of an episode, or its only one, with the return as the reward of the last."""
+    made = _episode(agent, violates, total)
+    made.episode_id, made.cut, made.ended = str(number), not first, last
+    made.rewards = {str(int(last)): total if last else 0.0}
+    return made
+
+
+def _across_looks(number: int, failing: float, violating: float, good: float, outcome: str) -> Simulation:
+    """Every agent begins an episode at every look; one that fails ends at once, another three looks later with `good`.
+
+    `failing` of them fail and earn nothing, and `violating` of those violate the limit.
+    """
+    config, longest = _config(), 3
+
+    def stream(rng: np.random.Generator) -> dict[str, bool | None]:
+        gathered, failed = LookEvidence(), list[list[bool]]()
+        for look in range(_LOOKS):
+            failed.append((rng.random(number) < failing).tolist())
+            violates, parts = (rng.random(number) < violating).tolist(), list[WindowEpisode]()
+            for agent, fails in enumerate(failed[-1]):
+                if look >= longest and not failed[-1 - longest][agent]:
+                    parts.append(_part(agent, look - longest, False, good, first=False, last=True))
+                parts.append(_part(agent, look, fails and violates[agent], 0.0, first=True, last=fails))
+            claims, gathered = judge(config, parts, _EVALUATED, _SPAN, gathered)
+            if any(claim.verdict is Verdict.REFUTED for claim in claims):
+                return {outcome: True}
+        return {outcome: False}
+
+    return each(stream)
+
+
 def _differing(number: int, rate: float, mean: float, spread: float) -> Drawn:
     """Agents that differ, whose rates of violations and returns are these on average."""
 
@@ -95,6 +131,19 @@ SETTINGS = (
     _wrong("40 agents that differ, at their limits", _differing(40, _LIMIT, _ALLOWED, 10.0), 40),
     _wrong("8 agents, one broken", _one_broken(8), 24),
     _wrong("100 agents, one broken", _one_broken(100), 100),
+    *(
+        Setting(
+            f"{number} agents, episodes over four looks but those that fail, at their limits",
+            _across_looks(number, _MISSING, _LIMIT / _MISSING, 500.0, _DEGRADED),
+            (at_most(_DEGRADED, 0.05),),
+        )
+        for number in (1, 8, 100)
+    ),
+    Setting(
+        "40 agents, episodes over four looks, returns lower by 90",
+        _across_looks(40, 0.0, 0.0, _ALLOWED - 90.0, _FOUND),
+        (finds(_FOUND, 0.8),),
+    ),
     _power("100 agents, four times as many violations", _differing(100, 4 * _LIMIT, 490.0, 10.0), 100),
     _power("100 agents, returns lower by 90", _differing(100, 0.01, _ALLOWED - 90.0, 20.0), 100),
 )

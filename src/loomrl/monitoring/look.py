@@ -13,7 +13,8 @@ from filelock import FileLock
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ConfigError
-from loomrl.monitoring.judge import LookEvidence, judge
+from loomrl.monitoring.evidence import LookEvidence
+from loomrl.monitoring.judge import judge
 from loomrl.promotion.comparison.returns import read_returns
 from loomrl.promotion.comparison.window import read_window
 from loomrl.promotion.envelope import EVALUATION
@@ -108,7 +109,11 @@ def _look(config: PolicyConfig) -> Look:
     since, open_before = (before.until, before.open_episodes) if before else ({}, [])
     window = read_window(config.name, since, open_before)
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
+    num_left_out = len(window.episodes) - len(own)
     earlier = before.gathered if before and before.version == champion.version else LookEvidence()
+    earlier = earlier.without(one.key for one in window.episodes if one.cut and one.part_of(champion.version) is None)
+    awaited = {one.key for one in earlier.open_episodes}
+    own += [episode for episode in window.only_told if episode.key in awaited]
     claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
     missing = _missing_logs(config.name, champion)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes, missing)
@@ -119,7 +124,7 @@ def _look(config: PolicyConfig) -> Look:
         outcome=outcome,
         num_decisions=sum(len(episode.actions) for episode in own),
         num_episodes=len(own),
-        num_left_out=len(window.episodes) - len(own),
+        num_left_out=num_left_out,
         claims=claims,
         since=since,
         until=window.until if moved else since,

@@ -8,6 +8,7 @@ import pytest
 from loomrl.errors import ArtifactError
 from loomrl.promotion.comparison.window import read_window, records_after
 from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import segments
 from tests.support.live import decide, play, reward
 
@@ -49,12 +50,36 @@ def test_feedback_on_an_earlier_decision_shows_that_an_episode_was_cut() -> None
     log = AuditLog("cartpole")
     early = decide(log, "a", "1", [0.0] * 4)
     until = read_window("cartpole", {}, []).until
+    reward(log, early, "a", "1", 2.0, ended=False)
+    told = read_window("cartpole", until, [])
+    assert ([one.rewards_before for one in told.only_told], told.episodes) == ([{early: 2.0}], [])
     late = decide(log, "a", "1", [0.0] * 4)
     for decision in (early, late):
         reward(log, decision, "a", "1", 1.0, ended=decision == late)
     (episode,) = read_window("cartpole", until, []).episodes
-    assert episode.episode_return is None
+    assert (episode.episode_return, episode.rewards_before) == (None, {early: 1.0})
     assert len(episode.observations) == 1
+
+
+def test_an_episode_that_is_silent_for_a_while_is_known_when_it_goes_on() -> None:
+    log = AuditLog("cartpole")
+    decide(log, "a", "1", [0.0] * 4)
+    window = read_window("cartpole", {}, [])
+    play(log, "2", [0.0], agent="b")
+    window = read_window("cartpole", window.until, window.open_episodes)
+    assert window.open_episodes == [["a", "1"]]
+    play(log, "1", [0.0])
+    assert [one.cut for one in read_window("cartpole", window.until, window.open_episodes).episodes] == [True]
+
+
+def test_a_request_without_an_answer_does_not_make_an_episode_a_new_one() -> None:
+    log = AuditLog("cartpole")
+    decide(log, "a", "1", [0.0] * 4)
+    window = read_window("cartpole", {}, [])
+    names = {"decision_id": None, "episode_id": "1", "policy": "cartpole", "version": "1"}
+    log.append([record("unanswered", **names, agent_id="a", without_answer=[["a", "1", "1"]])])
+    play(log, "1", [0.0])
+    assert [one.cut for one in read_window("cartpole", window.until, window.open_episodes).episodes] == [True]
 
 
 def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -> None:

@@ -1,8 +1,8 @@
 """The part of a policy's audit logs that no look has judged yet, put together to episodes.
 
 An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
-ended. One that lies across two looks is known as one: its later parts are `cut`. Where there are neither ids nor
-feedback, what an agent did in one look counts as an episode.
+ended. One that lies across several looks is known as one: its later parts are `cut`, and have the rewards of decisions
+that came before them. Where there are neither ids nor feedback, what an agent did in one look counts as an episode.
 
 Whose episode it is, is known when it begins: its first decision says so. What happens later leaves none out, neither an
 explored action that the server drew (`serving.exploration.share` is part of how a version is served) nor a person who
@@ -28,6 +28,7 @@ from loomrl.storage.audit.segments import checked_records, segments_after
 from loomrl.types import Episode, Json
 
 Key = tuple[str, str | None]  # agent_id, episode_id
+_MOST_OPEN = 10_000  # episodes that have not ended; those that were silent for longest are forgotten
 _OF_DECISIONS = (
     "observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities", "decided_at",
 )  # fmt: skip
@@ -71,14 +72,17 @@ class WindowEpisode:
     versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
     whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
     times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment, the
-    first in each. Times are ISO 8601. `is_told`: feedback came on a decision before the window.
+    first in each. Times are ISO 8601. `rewards_before` are those of decisions before the window, by decision id.
+    `is_left`: these are its first decisions alone, for then somebody else decided, or a time came.
     """
 
     cut: bool  # it began before
     agent_id: str = ""
+    episode_id: str | None = None
     ended: bool = False
     terminated: bool = False  # ended by itself, not by a limit on its time
-    is_told: bool = False  # of a decision in it that stands before the window
+    is_left: bool = False  # these are its first decisions alone
+    rewards_before: dict[str, float] = field(default_factory=dict)  # decision id -> reward, of those before the window
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
@@ -129,12 +133,17 @@ class WindowEpisode:
         self.terminated |= record["terminated"]
         self.ended |= record["terminated"] or record["truncated"]
         if decision not in self.rewards:
-            self.cut = self.is_told = True
+            self.cut, self.rewards_before[decision] = True, record["reward"]
             return
         self.rewards[decision] = record["reward"]
         self.told_at[decision] = record["timestamp"]
         if record.get("cost") is not None:
             self.costs[decision] = record["cost"]
+
+    @property
+    def key(self) -> Key:
+        """What tells it apart from others: the ids of its agent and of itself; the latter is None where it has none."""
+        return self.agent_id, self.episode_id
 
     @property
     def asked_first(self) -> bool:
@@ -172,7 +181,7 @@ class WindowEpisode:
         kept: dict[str, Any] = {name: getattr(self, name)[:num_decisions] for name in _OF_DECISIONS}
         rewards = dict(list(self.rewards.items())[:num_decisions])
         costs = {name: cost for name, cost in self.costs.items() if name in rewards}
-        return replace(self, ended=False, terminated=False, rewards=rewards, costs=costs, **kept)
+        return replace(self, ended=False, terminated=False, is_left=True, rewards=rewards, costs=costs, **kept)
 
     def known_until(self, time: str) -> "WindowEpisode":
         """The episode as far as the log told of it at this time, ISO 8601; what has no time was known. The first
@@ -193,7 +202,7 @@ class WindowEpisode:
     @property
     def can_end(self) -> bool:
         """Whether feedback came, which says when it ends."""
-        return self.is_told or any(reward is not None for reward in self.rewards.values())
+        return bool(self.rewards_before) or any(reward is not None for reward in self.rewards.values())
 
     @property
     def episode_return(self) -> float | None:
@@ -227,46 +236,66 @@ class Window:
     """Episodes, and where the window ends: what the next one goes on from.
 
     `until` is the sequence of the last record of each server, `open_episodes` are agent and episode id of those that
-    have not ended. `without_answer` are episodes with requests only, none of which was answered.
+    have not ended. `without_answer` are episodes with requests only, none of which was answered; `only_told` are those
+    of which the window has feedback alone.
     """
 
     episodes: list[WindowEpisode]
     until: dict[str, int]  # server -> sequence of its last record in the window
     without_answer: list[WindowEpisode]  # those with requests only, none of which was answered
+    only_told: list[WindowEpisode]  # those that began before, and of which it has feedback alone
     open_episodes: list[list[str | None]]  # agent and episode id of those with an id or feedback that have not ended
 
 
 def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Iterable[str | None]]) -> Window:
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
-    The logs of all hosts are read together, in the order of their times: an episode may lie on several. An open episode
-    of which a whole window tells nothing is forgotten; if it goes on, it counts as a new one. `open_before` is the
-    `open_episodes` of the window before.
+    The logs of all hosts are read together, in the order of their times: an episode may lie on several. `open_before`
+    is the `open_episodes` of the window before. Of more than 10,000 open ones those that were silent for longest are
+    forgotten: one that goes on then counts as a new one.
 
     Raises:
         ArtifactError: when a record was changed, or a log ends before `since`.
         ConfigError: when what a decision observed is sealed, and its key is not here; when two logs have one name, or a
             folder of logs is not there.
     """
-    began_before, current = {tuple(key) for key in open_before}, dict[Key, WindowEpisode]()
+    began_before, current = (
+        dict.fromkeys((agent, episode) for agent, episode in open_before),
+        dict[Key, WindowEpisode](),
+    )
     episodes, until = list[WindowEpisode](), dict(since)
+
+    def episode_of(key: Key, begins_anew: bool) -> WindowEpisode:
+        """The episode that is open under this key; a new one where there is none, or where one begins anew."""
+        if key not in current or (begins_anew and current[key].ended):
+            is_cut = key not in current and key in began_before
+            current[key] = WindowEpisode(cut=is_cut, agent_id=key[0], episode_id=key[1])
+            episodes.append(current[key])
+        return current[key]
+
     for server, record in _in_time(policy, since):
         until[server] = record["sequence"]
         if record["kind"] == "unanswered":
-            _add_unanswered(record, current, episodes)
+            for key, request in _without_answer(record):
+                episode_of(key, begins_anew=True).add_request(request)
         if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
             continue
-        key, is_decision = (record["agent_id"], record["episode_id"]), record["kind"] == "decision"
-        if is_decision:
+        key = record["agent_id"], record["episode_id"]
+        if record["kind"] == "decision":
             require_opened(record)
-        if key not in current or (is_decision and current[key].ended):
-            current[key] = WindowEpisode(cut=key not in current and key in began_before)
-            episodes.append(current[key])
-        (current[key].add_decision if is_decision else current[key].add_feedback)(record)
-    known = {key for key in current if current[key].can_end or key[1] is not None}  # episodes that can be told apart
-    still_open = [list(key) for key, episode in current.items() if key in known and not episode.ended]
-    without_answer = [episode for episode in episodes if not episode.observations and episode.assignments]
-    return Window([episode for episode in episodes if episode.observations], until, without_answer, still_open)
+            episode_of(key, begins_anew=True).add_decision(record)
+        else:
+            episode_of(key, begins_anew=False).add_feedback(record)
+    silent = [key for key in began_before if key not in current]
+    heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
+    empty = [episode for episode in episodes if not episode.observations]
+    return Window(
+        episodes=[episode for episode in episodes if episode.observations],
+        until=until,
+        without_answer=[episode for episode in empty if episode.assignments],
+        only_told=[episode for episode in empty if episode.rewards_before],
+        open_episodes=[list(key) for key in [*silent, *heard][-_MOST_OPEN:]],
+    )
 
 
 def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]]:
@@ -278,16 +307,12 @@ def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]
     return heapq.merge(*streams, key=lambda one: str(one[1]["timestamp"]))
 
 
-def _add_unanswered(record: Json, current: dict[Key, WindowEpisode], episodes: list[WindowEpisode]) -> None:
-    """Take agents that a version on trial had no answer to; only while a split is in force they are named."""
+def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:
+    """Agents that a version on trial had no answer to, and what is known of each; only while a split is in force they
+    are named."""
     for agent_id, episode_id, dealt in record.get("without_answer", ()):
-        if agent_id.startswith(SIMULATED):
-            continue
-        key = agent_id, episode_id
-        if key not in current or current[key].ended:
-            current[key] = WindowEpisode(cut=False)
-            episodes.append(current[key])
-        current[key].add_request(record | {"agent_id": agent_id, "dealt": dealt})
+        if not agent_id.startswith(SIMULATED):
+            yield (agent_id, episode_id), record | {"agent_id": agent_id, "dealt": dealt}
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:
