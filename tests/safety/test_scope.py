@@ -83,9 +83,10 @@ def test_a_labelled_claim_that_is_refuted_blocks(kind: LabelKind) -> None:
 
 def test_what_cannot_be_false_says_nothing_about_behaviour() -> None:
     assert decide([made("a", label=label(LabelKind.REPEATS))]).passed
-    decision = decide([made("a", label=label(LabelKind.CANNOT_BE_FALSE))])
-    assert not decision.passed
-    assert "the gate is empty" in decision.reason
+    for kind in (LabelKind.CANNOT_BE_FALSE, LabelKind.NEVER_BROKEN):
+        decision = decide([made("a", label=label(kind))])
+        assert not decision.passed
+        assert "the gate is empty" in decision.reason
 
 
 # --- which claims are about one event ---
@@ -105,7 +106,7 @@ def labelled(
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
     context: Any = SimpleNamespace(episodes=episodes)
     claims = [made(one.name) for one in limits]
-    found = repeats.label_repeats(claims, {one.name: one for one in limits}, context)
+    found = repeats.label_limits(claims, {one.name: one for one in limits}, context)
     return {one.id: None if one.label is None else one.label.claim for one in found}
 
 
@@ -126,6 +127,22 @@ def test_limits_broken_at_the_same_steps_are_one_event(monkeypatch: pytest.Monke
 
 def test_limits_nobody_breaks_are_not_taken_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     assert labelled(monkeypatch, [high("a"), high("b", 1)], [CALM] * 9) == {"a": None, "b": None}
+
+
+def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step earns 1, whoever acts; the pole is kept by the policy alone."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
+    context: Any = SimpleNamespace(episodes=[CALM] * 9)
+    earning = ConstraintConfig(name="earning", quantity="reward", high=2.0, max_probability=0.01)
+    costly = ConstraintConfig(name="costly", quantity="return", low=-5.0, max_probability=0.01)
+    limits = {"earning": earning, "costly": costly, "pole": high("pole"), "played on": earning}
+    seen = {"earning": 9, "costly": 9, "pole": 9, "played on": 40}
+    claims = [made(name).model_copy(update={"num_samples": seen[name]}) for name in limits]
+    found = {one.id: one.label for one in repeats.label_limits(claims, limits, context)}
+    assert found["pole"] is found["played on"] is None
+    for name in ("earning", "costly"):
+        assert found[name].kind is LabelKind.NEVER_BROKEN
+        assert "in 9 episodes of the policy and in 1 more" in found[name].reason
 
 
 def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(
@@ -152,7 +169,8 @@ def test_a_return_of_other_rewards_is_an_event_of_its_own(monkeypatch: pytest.Mo
 def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_path: Path) -> None:
     vacuous = ConstraintConfig(name="pushes", quantity="action", low=0, high=1, max_probability=0.05)
     anywhere = ConstraintConfig(name="anywhere", quantity="observation[0]", low=-4.8, high=4.8, max_probability=0.05)
-    config = SafetyConfig(num_episodes=100, num_envs=40, constraints=[CART, POLE, vacuous, anywhere])
+    earning = ConstraintConfig(name="earning", quantity="reward", low=0.0, max_probability=0.05)
+    config = SafetyConfig(num_episodes=100, num_envs=40, constraints=[CART, POLE, vacuous, anywhere, earning])
     case = examine(good, tmp_path, config)
     claims = {claim.id: claim for claim in case.claims}
     kinds = {name: None if one.label is None else one.label.kind for name, one in claims.items()}
@@ -160,6 +178,7 @@ def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_p
     assert [kinds[name] for name in about] == [LabelKind.REPEATS, None, LabelKind.REPEATS]
     vacuous_ones = {"action_bounds", "statistical_limits.pushes", "statistical_limits.anywhere"}
     assert {one for one in kinds if kinds[one] is LabelKind.CANNOT_BE_FALSE} == vacuous_ones
+    assert {one for one in kinds if kinds[one] is LabelKind.NEVER_BROKEN} == {"statistical_limits.earning"}
     assert {one for one in kinds if kinds[one] is LabelKind.RECORD} == {one for one in claims if "provenance" in one}
     assert tally(case.claims).counted == 7
     assert all(one.examined and one.not_established and one.false_if for one in case.claims)

@@ -223,7 +223,12 @@ def _verdict(claim: Any) -> str:
     verdict = str(claim.verdict).removeprefix("statistically_")
     if claim.label is None:
         return verdict
-    kinds = {"repeats": f"repeats {claim.label.claim}", "cannot_be_false": "cannot be false", "record": "a record"}
+    kinds = {
+        "repeats": f"repeats {claim.label.claim}",
+        "cannot_be_false": "cannot be false",
+        "never_broken": "never seen false",
+        "record": "a record",
+    }
     return f"{verdict}; not counted: {kinds[claim.label.kind]}"
 
 

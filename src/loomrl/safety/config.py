@@ -69,7 +69,7 @@ class SafetyConfig(Section):
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     num_episodes: int = Field(default=384, ge=1)
     first_seed: int = Field(default=SAFETY_SEEDS.start, ge=0)
-    num_envs: int = Field(default=64, ge=1)
+    num_envs: int = Field(default=192, ge=1)
     constraints: list[ConstraintConfig] = Field(default_factory=list)
     checks: dict[str, dict[str, Any]] = Field(default_factory=dict)
     waivers: list[WaiverConfig] = Field(default_factory=list)

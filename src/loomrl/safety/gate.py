@@ -29,7 +29,7 @@ from loomrl.safety.config import ConstraintConfig, SafetyConfig, WaiverConfig
 from loomrl.safety.constraints import check_against
 from loomrl.safety.controls import map_controls
 from loomrl.safety.probing.probes import act_with, is_recurrent
-from loomrl.safety.probing.repeats import label_repeats
+from loomrl.safety.probing.repeats import label_limits
 from loomrl.safety.registry import configured_checks
 from loomrl.system.files import sha256_file
 from loomrl.system.threads import one_thread
@@ -79,7 +79,7 @@ def build_case(
         for check, settings in applicable
         for claim in check.examine(context.of(check, settings), settings)
     ]
-    claims = label_repeats(claims, _limits(applicable, context), context)
+    claims = label_limits(claims, _limits(applicable, context), context)
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),

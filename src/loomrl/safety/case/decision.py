@@ -6,6 +6,8 @@ from loomrl.safety.case.tally import tally
 from loomrl.safety.check import MODEL_CHECKING, STATISTICAL
 from loomrl.types import Claim, GateDecision, LabelKind, Verdict
 
+_VACUOUS = (LabelKind.CANNOT_BE_FALSE, LabelKind.NEVER_BROKEN)
+
 BEHAVIOUR = (STATISTICAL, MODEL_CHECKING)  # stages that say what the policy does in its environment
 MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
 
@@ -37,4 +39,4 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
 
 
 def _is_vacuous(claim: Claim) -> bool:
-    return claim.label is not None and claim.label.kind is LabelKind.CANNOT_BE_FALSE
+    return claim.label is not None and claim.label.kind in _VACUOUS

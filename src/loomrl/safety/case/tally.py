@@ -1,7 +1,8 @@
 """How many claims of a case hold: the one count that everything that says "n of n" prints.
 
 Counted is a claim that can be false and says something of its own. One with a label (it repeats another, cannot be
-false, or compares records of the same run) is shown, and blocks like any other where it is refuted.
+false or was never seen false, or compares records of the same run) is shown, and blocks like any other where it is
+refuted.
 """
 
 from collections import Counter
@@ -33,6 +34,7 @@ class ClaimTally:
 _TOLD = {
     LabelKind.REPEATS: lambda number: f"{number} {'repeats' if number == 1 else 'repeat'} another",
     LabelKind.CANNOT_BE_FALSE: lambda number: f"{number} cannot be false",
+    LabelKind.NEVER_BROKEN: lambda number: f"{number} {'was' if number == 1 else 'were'} never seen false",
     LabelKind.RECORD: lambda number: f"{number} {'compares' if number == 1 else 'compare'} records",
 }
 

@@ -1,4 +1,5 @@
-"""Which claims about limits in the same episodes are about one event, so that it is counted once.
+"""Which claims about limits in the same episodes are about one event, so that it is counted once, and which are about
+an event that nothing brings about, so that they are not counted.
 
 A good policy's own episodes show no event, and all limits look alike in them. So they are judged together with others
 of the same environment, in which the policy is kept from acting at some of the steps. Two claims are about one event
@@ -6,6 +7,9 @@ of the same environment, in which the policy is kept from acting at some of the 
 - when their limits are broken at the very same steps, or
 - when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
   no episode early. So does a return below a threshold, where every step earns the same.
+
+A limit that is broken in none of these episodes may be one that nothing can break: a reward of at most 2 where every
+step earns 1. That it holds says nothing of the policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,24 +65,43 @@ class _Limit:
         )
 
 
-def label_repeats(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], context: Context) -> list[Claim]:
-    """The claims in their order, each labelled as a repetition that is about the same event as another one; that one
-    stays.
+def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], context: Context) -> list[Claim]:
+    """The claims in their order, each labelled that is about the same event as another one, which stays, or about a
+    limit that no episode breaks, whoever acts in it.
 
     `limits` are the limits that claims are about, by claim id. Of claims about one event the one counts that is
-    mandatory and allows the least. Where two claims or more have limits, episodes are played for it.
+    mandatory and allows the least. Episodes are played for it.
 
     Raises:
         ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
     about = [claim for claim in claims if claim.id in limits and claim.label is None]
-    if len(about) < 2:
-        return list(claims)
-    labels = _labels(about, limits, [*context.episodes, *swayed_episodes(context)])
+    swayed = swayed_episodes(context) if about else []
+    episodes = [*context.episodes, *swayed]
+    labels = _labels(about, limits, episodes)
+    if swayed:
+        shared = [claim for claim in about if claim.num_samples == len(context.episodes)]  # others saw more episodes
+        labels |= {
+            claim.id: _never_broken(len(context.episodes), len(swayed))
+            for claim in shared
+            if _holds_everywhere(limits[claim.id], episodes)
+        }
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
+
+
+def _holds_everywhere(limit: ConstraintConfig, episodes: Sequence[Episode]) -> bool:
+    return not any(violations(limit, episode).any() for episode in episodes)
+
+
+def _never_broken(num_own: int, num_swayed: int) -> ClaimLabel:
+    reason = (
+        f"nothing broke its limit in {num_own} episodes of the policy and in {num_swayed} more in which other actions "
+        "were taken at 20 to 50 % of the steps: whether anything can is not known"
+    )
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
 
 
 def swayed_episodes(context: Context) -> list[Episode]:
