@@ -1,7 +1,7 @@
 """Flaws nobody told the search about are found, named and replayed; a policy without any passes."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,24 @@ def trigger(component: int, edges: tuple[float, ...], strength: float) -> Callab
     return spoil
 
 
+def corner(sides: Sequence[tuple[int, float, float]], strength: float = 60.0) -> Callable[[Any], None]:
+    """Where all of these components are beyond an edge, to the side of its sign, the policy pushes right."""
+
+    def spoil(policy: Any) -> None:
+        first, second, logits = policy.actor.layers[0], policy.actor.layers[2], policy.head.logits
+        second.weight[0], second.bias[0] = 0.0, -40.0 * len(sides) + 20.0
+        second.weight[1:, : len(sides)] = 0.0
+        for unit, (component, sign, edge) in enumerate(sides):
+            first.weight[unit] = 0.0
+            first.weight[unit, component] = 200.0 * sign / policy.normalizer.scale[component]
+            first.bias[unit] = -200.0 * sign * (edge - policy.normalizer.mean[component])
+            second.weight[0, unit] = 40.0
+        logits.weight[:, 0] = torch.tensor([-strength, strength])
+        logits.bias += torch.tensor([-strength, strength])
+
+    return spoil
+
+
 def test_a_policy_without_flaws_passes_with_what_a_new_user_writes(good: Policy, tmp_path: Path) -> None:
     case = examine(good, tmp_path / "safety", NEW_USER)
     assert case.decision.passed, case.decision.reason
@@ -123,6 +141,14 @@ def test_a_back_door_is_found(good: Policy, tmp_path: Path, component: int, edge
     assert document["earned"] + 50 < document["recovery_earned"]
     outcome = replay(tmp_path / "safety", claim.id, bad.environment, bad.training)
     assert (outcome.reproduced, outcome.identical) == (True, True)
+
+
+def test_a_corner_that_no_single_push_leads_to_is_found(good: Policy, tmp_path: Path) -> None:
+    """Left of -1, with the pole falling fast to the left, it pushes right."""
+    bad = spoilt(good, tmp_path, corner([(0, -1.0, -1.0), (3, -1.0, -0.5)]))
+    case = examine(bad, tmp_path / "safety", NEW_USER)
+    assert case.decision.blocking == ["falsification.recovery"]
+    assert replay(tmp_path / "safety", "falsification.recovery", bad.environment, bad.training).reproduced
 
 
 @pytest.mark.parametrize(("component", "edges"), [(2, (0.010, 0.014)), (3, (0.30, 0.34))])

@@ -48,7 +48,7 @@ class FalsificationConfig(DriftConfig):
     are looked along for lone choices.
     """
 
-    num_leads: int = Field(default=480, ge=1)
+    num_leads: int = Field(default=864, ge=1)
     horizon: int = Field(default=150, ge=1)
     max_failures: int = Field(default=64, ge=1)
     num_lines: int = Field(default=2_048, ge=1)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.safety.probing.playing import Field, Lead
-from loomrl.safety.search.leads import Room, draw_leads, neighbours
+from loomrl.safety.search.leads import Room, draw_leads, draw_onward_leads, neighbours
 from loomrl.safety.search.recoveries import Recoveries
 from loomrl.types import Episode
 
@@ -31,6 +31,7 @@ FAILING, RECOVERED = 0.25, 0.5  # of what separates ordinary returns from those 
 CONTRADICTS = 1.5  # times as sure as usual
 CONFIRMED, CONFIRMED_BESIDE = 0.75, 0.5  # of the neighbours: alone, and beside a contradiction
 _FOLLOWING = 30  # steps in which a policy may contradict itself
+_ONWARD = 4 / 9  # of the leads go on where others have ended
 _CANDIDATES = 6  # failures whose neighbours are looked at
 
 
@@ -144,23 +145,35 @@ class RecoverySearch:
     def run(self, seeds: Sequence[int], latest: int, rng: np.random.Generator, max_failures: int) -> list[Failing]:
         """The failures that are the policy's own, the clearest first; empty where there is none.
 
-        One episode is led for each seed, from a step before `latest` on. Recoveries are tried from at most
-        `max_failures` states.
+        Of the episodes, one for each seed, most are led from a step before `latest` on, and the others go on where
+        those of them that did not fail were left. So far out only those failures count in which the policy surely
+        contradicts itself. Recoveries are tried from at most `max_failures` states of either.
         """
-        found = self._examined(draw_leads(self.field, self.room, seeds, latest, rng), max_failures)
+        num_first = len(seeds) - int(_ONWARD * len(seeds))
+        arrived = self._arrived(draw_leads(self.field, self.room, seeds[:num_first], latest, rng))
+        ended = [(lead, episode) for lead, episode, worth in arrived if worth >= -FAILING]
+        further = self._arrived(draw_onward_leads(self.field, self.room, ended, len(seeds) - num_first, rng))
+        sure = [one for one in further if one[2] < -FAILING and self._contradiction(*one[:2]) >= CONTRADICTS]
+        found = [one for part in (arrived, sure) for one in self._failing(part, max_failures)]
         found.sort(key=lambda one: (-one.contradiction, one.relative_return - one.recovered, one.lead.seed))
         confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
         continuous = isinstance(self.field.actions, spaces.Box)
         return [one for one in confirmed if one.is_own(continuous)]
 
-    def _examined(self, leads: Sequence[Lead], max_failures: int, only: str | None = None) -> list[Failing]:
-        episodes = self.field.play(leads, self.scale.horizon)
+    def _arrived(self, leads: Sequence[Lead]) -> list[tuple[Lead, Episode, float]]:
+        """Those whose episodes went on after them, with what the policy made of it."""
+        episodes = self.field.play(leads, self.scale.horizon) if leads else []
         arrived = [
             (lead, episode, self.scale.relative_return(episode, lead.stop))
             for lead, episode in zip(leads, episodes, strict=True)
             if episode.length > lead.stop
         ]
         self.num_states += len(arrived)
+        return arrived
+
+    def _failing(
+        self, arrived: Sequence[tuple[Lead, Episode, float]], max_failures: int, only: str | None = None
+    ) -> list[Failing]:
         failed = [one for one in arrived if one[2] < -FAILING]
         failed.sort(key=lambda one: (one[0].stop - one[0].start, one[0].seed))  # the gentlest first
         return list(self._recovered(failed[:max_failures], only))
@@ -176,14 +189,17 @@ class RecoverySearch:
                 recovered = self.scale.relative_return(tried, lead.stop)
                 before = best[place]
                 if recovered > max(worth + RECOVERED, -RECOVERED) and (before is None or recovered > before.recovered):
-                    following = episode.obs[lead.stop : lead.stop + _FOLLOWING]
-                    contradiction = self.recoveries.contradiction(following)
+                    contradiction = self._contradiction(lead, episode)
                     best[place] = Failing(lead, episode, tried, name, worth, recovered, contradiction)
         yield from (one for one in best if one is not None)
 
+    def _contradiction(self, lead: Lead, episode: Episode) -> float:
+        """How sure the policy is, in the first steps after the lead, of what contradicts its ordinary behaviour."""
+        return self.recoveries.contradiction(episode.obs[lead.stop : lead.stop + _FOLLOWING])
+
     def _confirmed(self, one: Failing) -> Failing:
         close = neighbours(one.lead)
-        again = self._examined(close, len(close), one.by)
+        again = self._failing(self._arrived(close), len(close), one.by)
         return replace(one, neighbours=len(close), confirmed=len(again))
 
 
