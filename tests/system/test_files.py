@@ -1,5 +1,8 @@
 import os
+import sqlite3
 import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from loomrl.system.files import (
     canonical_json,
     closed_with,
     digest_folder,
+    private_database,
     read_json,
     verify_sums,
     write_atomic,
@@ -99,3 +103,16 @@ def test_a_file_descriptor_is_closed_with_its_owner_or_before() -> None:
     del owner
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(writes)
+
+
+def test_a_database_that_is_there_keeps_its_locks(tmp_path: Path) -> None:
+    """A process that closes a descriptor of a file gives up all its locks on it: two would write at once then."""
+    path = tmp_path / "loom.db"
+    private_database(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE kept (number INTEGER)")
+        connection.execute("BEGIN IMMEDIATE")
+        private_database(path)
+        code = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0, isolation_level=None).execute('BEGIN IMMEDIATE')"
+        found = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+        assert "database is locked" in found.stderr

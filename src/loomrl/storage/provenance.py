@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +98,56 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
         return _git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment)
 
 
+def committed_versions(folder: Path, *names: str) -> list[bytes]:
+    """What files of these names in a folder, and below it, held in any commit of any branch or tag, each content once.
+
+    A name is a pattern of `git`, such as `*.dvc`. Outside of a repository it is nothing.
+
+    Raises:
+        ServiceError: when git fails or is not installed.
+    """
+    if _fact(folder, "rev-parse", "--git-dir") is None:
+        return []
+    patterns = [f":(glob)**/{name}" for name in names]
+    listed = _git(folder, "rev-list", "--all", "--full-history", "--objects", "--", *patterns).decode().splitlines()
+    found = [line.partition(" ") for line in listed]
+    named = [digest for digest, _, path in found if any(fnmatch(Path(path).name, name) for name in names)]
+    contents = _git(folder, "cat-file", "--batch", given="".join(f"{digest}\n" for digest in named).encode())
+    versions, start = list[bytes](), 0
+    for _ in named:
+        first = contents.index(b"\n", start) + 1  # of what follows "DIGEST KIND SIZE"
+        _, kind, size = contents[start:first].split()
+        if kind == b"blob":  # folders are listed, too
+            versions.append(contents[first : first + int(size)])
+        start = first + int(size) + 1
+    return versions
+
+
 def _fact(folder: Path, *arguments: str) -> str | None:
     """What git says; None where that it fails is an answer."""
     done = _run_git(folder, *arguments)
     return None if done.returncode else done.stdout.decode().strip()
 
 
-def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> bytes:
-    """git's standard output; raises `ServiceError` where it fails."""
-    done = _run_git(folder, *arguments, environment=environment)
+def _git(folder: Path, *arguments: str, environment: dict[str, str] | None = None, given: bytes | None = None) -> bytes:
+    """git's standard output, `given` its input; raises `ServiceError` where it fails."""
+    done = _run_git(folder, *arguments, environment=environment, given=given)
     if done.returncode:
         raise ServiceError(f"`git {' '.join(arguments)}` failed in {folder}: {done.stderr.decode().strip()}")
     return done.stdout
 
 
 def _run_git(
-    folder: Path, *arguments: str, environment: dict[str, str] | None = None
+    folder: Path, *arguments: str, environment: dict[str, str] | None = None, given: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-c", "core.quotepath=off", "-C", str(folder), *arguments]
     try:
         return subprocess.run(
-            command, capture_output=True, env={**os.environ, "LC_ALL": "C", **(environment or {})}, check=False
+            command,
+            input=given,
+            capture_output=True,
+            env={**os.environ, "LC_ALL": "C", **(environment or {})},
+            check=False,
         )
     except FileNotFoundError as error:
         raise ServiceError("git is not installed; install it, provenance is read from it") from error

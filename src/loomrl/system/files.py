@@ -100,14 +100,16 @@ def tighten(path: Path) -> None:
 def private_database(path: Path) -> None:
     """Make the file of a SQLite database, for SQLite would let others read it; tighten one that is there.
 
-    What SQLite puts beside it gets the modes of the file itself.
+    What SQLite puts beside it gets the modes of the file itself. A file that is there is not opened: with the first of
+    its descriptors that is closed a process loses its locks on it, those of its other connections too, and the database
+    may be damaged (sqlite.org/howtocorrupt.html, section 2.2).
 
     Raises:
         OSError: when its folder cannot be made. What is wrong with the file SQLite says.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(OSError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     for one in (path, *(path.with_name(f"{path.name}{ending}") for ending in ("-wal", "-shm", "-journal"))):
         tighten(one)
 
