@@ -27,7 +27,7 @@ def settings(per: str = "episode", max_probability: float = 0.05, **more: Any) -
 def episode(
     *angles: float | None, value: float | None = 1.0, total: float | None = None, agent: str = "a"
 ) -> WindowEpisode:
-    made = WindowEpisode(cut=False, agent_id=agent, ended=total is not None)
+    made = WindowEpisode(cut=False, agent_id=agent, episode_id="1", ended=total is not None)
     made.observations = [[0.0, 0.0, angle, 0.0] for angle in angles]
     made.actions, made.values = [1] * len(angles), [value] * len(angles)
     made.rewards = {str(step): None if total is None else total / len(angles) for step in range(len(angles))}
@@ -167,6 +167,28 @@ def test_a_new_limit_counts_no_episode_that_began_before_it() -> None:
     claims, after = judged(changed, ended, EVALUATED, SPAN, gathered)
     assert by_id(claims)["limits.pole"].num_samples == by_id(claims)["return"].num_samples == 0
     assert after.open_episodes == []
+
+
+def test_without_ids_and_feedback_no_episode_breaks_a_limit() -> None:
+    """Where one begins and ends is not known: all that an agent did in a look is none."""
+    looks = [episode(0.3, 0.0, agent=str(agent)) for agent in range(20)]
+    for one in looks:
+        one.episode_id = None
+    claims = by_id(judge(settings(), looks))
+    assert claims["limits.pole"].bound.measured < 1.0
+    assert by_id(judge(settings("step", 0.2), looks))["limits.pole"].verdict is Verdict.REFUTED
+
+
+def test_one_limit_under_two_names_is_judged_alike() -> None:
+    pole = {"quantity": "observation[2]", "low": -0.2, "high": 0.2, "per": "episode", "max_probability": 0.05}
+    limits = [{"name": name, **pole} for name in ("pole", "again")]
+    config = PolicyConfig.model_validate(settings().model_dump(mode="json") | {"safety": {"constraints": limits}})
+    gathered = LookEvidence()
+    for _ in range(3):
+        claims, gathered = judged(config, [*[episode(0.3)] * 4, *[episode(0.0)] * 8], EVALUATED, SPAN, gathered)
+    both = by_id(claims)
+    assert both["limits.pole"].bound == both["limits.again"].bound
+    assert (both["limits.again"].num_samples, both["limits.again"].verdict) == (36, Verdict.REFUTED)
 
 
 def test_a_share_of_steps_is_that_of_a_whole_episode() -> None:

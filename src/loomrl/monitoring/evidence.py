@@ -78,6 +78,8 @@ class JudgedEpisode:
     def broken(self, limit: ConstraintConfig) -> float | None:
         """Whether it broke a limit, 0 or 1, or the share of its steps that did; None while that is not known."""
         count = self.num_broken.get(about(limit), 0)
+        if limit.per == "episode" and self.episode_id is None and not self.is_told:
+            return None  # where episodes begin and end is not known
         if limit.per == "episode":
             return 1.0 if count else 0.0 if self.ended else None
         return count / self.num_steps if self.ended or not self.is_told else None

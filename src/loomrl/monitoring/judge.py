@@ -62,7 +62,8 @@ def judge(
     heard, tallies = gathered.heard(episodes, shown), dict[str, LimitTally]()
     for limit in shown:
         of = about(limit)
-        tallies[of] = _counted(gathered.tallies[of], of, heard, partial(JudgedEpisode.broken, limit=limit))
+        if of not in tallies:  # one limit may have two names
+            tallies[of] = _counted(gathered.tallies[of], of, heard, partial(JudgedEpisode.broken, limit=limit))
         claims.append(_limit(limit, tallies[of], alpha))
     whole = [one.whole_return for one in heard if RETURN in one.places and one.whole_return is not None]
     tallies[RETURN] = _counted(gathered.tallies[RETURN], RETURN, heard, returns.missing)

@@ -61,6 +61,30 @@ def test_feedback_on_an_earlier_decision_shows_that_an_episode_was_cut() -> None
     assert len(episode.observations) == 1
 
 
+@pytest.mark.parametrize("episode", [None, "the only one"])
+def test_rewards_that_come_one_decision_late_are_of_the_episode_they_are_for(episode: str | None) -> None:
+    """And over two looks: the last feedback of the first one's last episode comes in the second."""
+    log, late = AuditLog("cartpole"), list[tuple[str, float, bool]]()
+    for number in range(7):
+        for step in range(1, 4):
+            decision = decide(log, "a", episode, [float(number), 0.0, 0.0, 0.0])
+            for before, value, ended in late:
+                reward(log, before, "a", episode, value, ended=ended)
+            late = [(decision, float(number), step == 3)]
+        if number == 3:
+            first = read_window("cartpole", {}, [])
+    second = read_window("cartpole", first.until, first.open_episodes)
+    assert [(one.episode_return, one.cut) for one in first.episodes] == [
+        (0.0, False),
+        (3.0, False),
+        (6.0, False),
+        (None, False),
+    ]
+    assert [one.rewards_before for one in second.only_told] == [{list(first.episodes[3].rewards)[-1]: 3.0}]
+    assert second.only_told[0].ended
+    assert [(one.episode_return, one.cut) for one in second.episodes] == [(12.0, False), (15.0, False), (None, False)]
+
+
 def test_an_episode_that_is_silent_for_a_while_is_known_when_it_goes_on() -> None:
     log = AuditLog("cartpole")
     decide(log, "a", "1", [0.0] * 4)

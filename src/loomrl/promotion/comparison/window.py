@@ -1,8 +1,9 @@
 """The part of a policy's audit logs that no look has judged yet, put together to episodes.
 
-An episode is what one agent did under one `episode_id`, on whichever servers; without ids, until feedback says that it
-ended. One that lies across several looks is known as one: its later parts are `cut`, and have the rewards of decisions
-that came before them. Where there are neither ids nor feedback, what an agent did in one look counts as an episode.
+An episode is what one agent did under one `episode_id`, on whichever servers, until the feedback on one of its
+decisions says that it ended; what the agent decided later, but before that feedback came, is of the next one. One that
+lies across several looks is known as one: its later parts are `cut`, and have the rewards of decisions that came before
+them. Where there are neither ids nor feedback, what an agent did in one look is one.
 
 Whose episode it is, is known when it begins: its first decision says so. What happens later leaves none out, neither an
 explored action that the server drew (`serving.exploration.share` is part of how a version is served) nor a person who
@@ -28,10 +29,11 @@ from loomrl.storage.audit.segments import checked_records, segments_after
 from loomrl.types import Episode, Json
 
 Key = tuple[str, str | None]  # agent_id, episode_id
-_MOST_OPEN = 10_000  # episodes that have not ended; those that were silent for longest are forgotten
+_MOST_OPEN = 100_000  # episodes that have not ended; those that were silent for longest are forgotten
 _OF_DECISIONS = (
     "observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities", "decided_at",
 )  # fmt: skip
+_BY_DECISION = ("rewards", "costs", "told_at")
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,30 @@ class WindowEpisode:
         self.told_at[decision] = record["timestamp"]
         if record.get("cost") is not None:
             self.costs[decision] = record["cost"]
+
+    def ended_with(self, record: Json) -> "WindowEpisode | None":
+        """Add the feedback that says that it ended; returns what it holds of later decisions, as an episode of their
+        own, None where there are none."""
+        place = next((number for number, one in enumerate(self.rewards, 1) if one == record["decision_id"]), 0)
+        rest = None if place == len(self.rewards) else self._from(place)
+        if rest is not None:
+            for name in _OF_DECISIONS:
+                setattr(self, name, getattr(self, name)[:place])
+            for name in _BY_DECISION:
+                later = getattr(rest, name)
+                setattr(self, name, {one: value for one, value in getattr(self, name).items() if one not in later})
+            self.ended = self.terminated = False  # what was known was known of the later ones
+            self.assignments = self.assignments if place else {}
+        self.add_feedback(record)
+        return rest
+
+    def _from(self, place: int) -> "WindowEpisode":
+        """Its decisions from a place on, as an episode that begins there."""
+        kept: dict[str, Any] = {name: getattr(self, name)[place:] for name in _OF_DECISIONS}
+        later = list(self.rewards)[place:]
+        for name in _BY_DECISION:
+            kept[name] = {one: value for one, value in getattr(self, name).items() if one in later}
+        return replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, **kept)
 
     @property
     def key(self) -> Key:
@@ -251,7 +277,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     """All records after `since` (server -> sequence), as far as they are written whole. Simulated agents are left out.
 
     The logs of all hosts are read together, in the order of their times: an episode may lie on several. `open_before`
-    is the `open_episodes` of the window before. Of more than 10,000 open ones those that were silent for longest are
+    is the `open_episodes` of the window before. Of more than 100,000 open ones those that were silent for longest are
     forgotten: one that goes on then counts as a new one.
 
     Raises:
@@ -264,28 +290,42 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         dict[Key, WindowEpisode](),
     )
     episodes, until = list[WindowEpisode](), dict(since)
+    holding: dict[str, WindowEpisode] = {}  # decision id -> its episode
 
-    def episode_of(key: Key, begins_anew: bool) -> WindowEpisode:
-        """The episode that is open under this key; a new one where there is none, or where one begins anew."""
-        if key not in current or (begins_anew and current[key].ended):
+    def open_one(key: Key) -> WindowEpisode:
+        """The episode that has not ended under this key; a new one where there is none."""
+        if key not in current or current[key].ended:
             is_cut = key not in current and key in began_before
             current[key] = WindowEpisode(cut=is_cut, agent_id=key[0], episode_id=key[1])
             episodes.append(current[key])
         return current[key]
 
+    def add_feedback(record: Json, key: Key) -> None:
+        episode = holding.get(record["decision_id"])
+        if episode is None:  # the decision stands before the window
+            episode = current[key] if key in current else open_one(key)
+        if not (record["terminated"] or record["truncated"]):
+            episode.add_feedback(record)
+        elif (rest := episode.ended_with(record)) is not None:
+            episodes.append(rest)
+            holding.update(dict.fromkeys(rest.rewards, rest))
+            if current[key] is episode:
+                current[key] = rest
+
     for server, record in _in_time(policy, since):
         until[server] = record["sequence"]
         if record["kind"] == "unanswered":
             for key, request in _without_answer(record):
-                episode_of(key, begins_anew=True).add_request(request)
+                open_one(key).add_request(request)
         if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
             continue
         key = record["agent_id"], record["episode_id"]
-        if record["kind"] == "decision":
-            require_opened(record)
-            episode_of(key, begins_anew=True).add_decision(record)
-        else:
-            episode_of(key, begins_anew=False).add_feedback(record)
+        if record["kind"] == "feedback":
+            add_feedback(record, key)
+            continue
+        require_opened(record)
+        episode = holding[record["decision_id"]] = open_one(key)
+        episode.add_decision(record)
     silent = [key for key in began_before if key not in current]
     heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
     empty = [episode for episode in episodes if not episode.observations]
