@@ -135,14 +135,15 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
     context: Any = SimpleNamespace(episodes=[CALM] * 9)
     earning = ConstraintConfig(name="earning", quantity="reward", high=2.0, max_probability=0.01)
     costly = ConstraintConfig(name="costly", quantity="return", low=-5.0, max_probability=0.01)
-    limits = {"earning": earning, "costly": costly, "pole": high("pole"), "played on": earning}
-    seen = {"earning": 9, "costly": 9, "pole": 9, "played on": 40}
-    claims = [made(name).model_copy(update={"num_samples": seen[name]}) for name in limits]
+    limits = {"earning": earning, "costly": costly, "pole": high("pole"), "refuted": earning}
+    claims = [made(name) for name in limits]
+    claims[-1] = claims[-1].model_copy(update={"verdict": Verdict.REFUTED})  # in episodes that nobody else has
     found = {one.id: one.label for one in repeats.label_limits(claims, limits, context)}
-    assert found["pole"] is found["played on"] is None
-    for name in ("earning", "costly"):
-        assert found[name].kind is LabelKind.NEVER_BROKEN
-        assert "in 9 episodes of the policy and in 1 more" in found[name].reason
+    assert found["pole"] is found["refuted"] is None
+    for label in (found["earning"], found["costly"]):
+        assert label is not None
+        assert label.kind is LabelKind.NEVER_BROKEN
+        assert "in 9 episodes of the policy and in 1 more" in label.reason
 
 
 def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(

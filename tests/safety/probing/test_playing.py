@@ -58,7 +58,7 @@ def test_an_action_that_is_none_ends_the_episode_as_a_failure(field: Field) -> N
 
 
 def test_leads_follow_from_the_generator_and_neighbours_begin_beside_them(field: Field) -> None:
-    room = Room(np.ones(3), [(2, 8.0)])
+    room = Room(np.zeros(3), np.ones(3), [(2, 8.0)])
     drawn = [draw_leads(field, room, range(200), 30, np.random.default_rng(5)) for _ in range(2)]
     assert [(one.seed, one.start, one.stop) for one in drawn[0]] == [
         (one.seed, one.start, one.stop) for one in drawn[1]

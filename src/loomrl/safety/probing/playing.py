@@ -185,11 +185,13 @@ class _Script:
 
 
 def neutral(space: Any) -> NDArray[Any]:
-    """The action in the middle of a Box, the first of a choice, (*action); a thousand stands for an infinite bound."""
+    """The action in the middle of a Box, the first of one choice or several, (*action); a thousand stands for an
+    infinite bound."""
     if isinstance(space, spaces.Box):
         low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
         return np.asarray((low + high) / 2, dtype=space.dtype)
-    return np.asarray(space.start)
+    first = np.zeros(space.shape, space.dtype)
+    return np.asarray(first + getattr(space, "start", 0), dtype=space.dtype)
 
 
 def opposite(space: Any, action: NDArray[Any]) -> NDArray[Any]:
@@ -197,4 +199,7 @@ def opposite(space: Any, action: NDArray[Any]) -> NDArray[Any]:
     choice."""
     if isinstance(space, spaces.Box):
         return np.asarray(np.clip(2 * neutral(space) - action, space.low, space.high), dtype=space.dtype)
-    return np.asarray(space.start + (action - space.start + max(1, int(space.n) // 2)) % space.n)
+    if isinstance(space, spaces.MultiBinary):
+        return np.asarray(1 - action, dtype=space.dtype)
+    count = space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n
+    return np.asarray(space.start + (action - space.start + np.maximum(1, count // 2)) % count)

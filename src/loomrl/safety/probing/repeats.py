@@ -13,6 +13,7 @@ step earns 1. That it holds says nothing of the policy.
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,10 @@ from loomrl.safety.check import Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.safety.probing.playing import Field, Lead
-from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
+from loomrl.types import Claim, ClaimLabel, Episode, LabelKind, Verdict
 
-_SWAYED = 8  # episodes for each action, at each share
+_SWAYED, _ACTIONS = 8, 4  # seeds, and at most so many episodes on each of them, at each share
+_PUSHED = (spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 _SHARES = (0.2, 0.3, 0.5)  # of the steps at which the policy does not act
 _LONGEST = 1_000  # steps; longer episodes are left out
 _FEWEST = 3  # episodes in which a limit is broken, before anything is said about its event
@@ -78,22 +80,24 @@ def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]
     """
     about = [claim for claim in claims if claim.id in limits and claim.label is None]
     swayed = swayed_episodes(context) if about else []
-    episodes = [*context.episodes, *swayed]
-    labels = _labels(about, limits, episodes)
+    whole = [one for one in swayed if one.terminated or one.truncated]
+    labels = _labels(about, limits, [*context.episodes, *whole])
     if swayed:
-        shared = [claim for claim in about if claim.num_samples == len(context.episodes)]  # others saw more episodes
         labels |= {
             claim.id: _never_broken(len(context.episodes), len(swayed))
-            for claim in shared
-            if _holds_everywhere(limits[claim.id], episodes)
+            for claim in about
+            if claim.verdict is not Verdict.REFUTED and not _is_broken(limits[claim.id], context.episodes, swayed)
         }
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
 
 
-def _holds_everywhere(limit: ConstraintConfig, episodes: Sequence[Episode]) -> bool:
-    return not any(violations(limit, episode).any() for episode in episodes)
+def _is_broken(limit: ConstraintConfig, own: Sequence[Episode], swayed: Sequence[Episode]) -> bool:
+    """Whether any episode breaks it; of those that did not end, what is known only at the end says nothing."""
+    at_end = limit.quantity in EPISODE_QUANTITIES
+    episodes = [*own, *(one for one in swayed if one.terminated or one.truncated or not at_end)]
+    return any(violations(limit, episode).any() for episode in episodes)
 
 
 def _never_broken(num_own: int, num_swayed: int) -> ClaimLabel:
@@ -105,36 +109,40 @@ def _never_broken(num_own: int, num_swayed: int) -> ClaimLabel:
 
 
 def swayed_episodes(context: Context) -> list[Episode]:
-    """Whole episodes in which one action is taken in the policy's place at some share of the steps.
+    """Episodes in which one action is taken in the policy's place at some share of the steps, of 1,000 steps at most.
 
-    Which steps these are follows from what is observed. The list is empty where actions are neither one choice nor a
-    Box.
+    Which steps these are follows from what is observed. The list is empty where actions are texts.
 
     Raises:
         EnvironmentFault: when the environment breaks its API.
     """
     space = context.action_space
-    if not isinstance(space, spaces.Discrete | spaces.Box) or isinstance(space, TextBox):
+    if not isinstance(space, _PUSHED) or isinstance(space, TextBox):
         return []
     field = Field.of(context)
     horizon = min(context.snapshot.spec.max_episode_steps or _LONGEST, _LONGEST)
+    actions = _actions(space, context.rng("repeats"))
+    at_once = min(len(actions), _ACTIONS)
+    places = [(share, seed) for share in _SHARES for seed in context.config.seeds[:_SWAYED] for _ in range(at_once)]
     leads = [
-        Lead(seed, 0, horizon, push=action, share=share)
-        for share in _SHARES
-        for action in _actions(space, context.rng("repeats"))
-        for seed in context.config.seeds[:_SWAYED]
+        Lead(seed, 0, horizon, push=actions[number % len(actions)], share=share)
+        for number, (share, seed) in enumerate(places)
     ]
-    played = field.play(leads, 0)
-    return [one for one in played if (one.terminated or one.truncated) and np.isfinite(one.reward).all()]
+    return [one for one in field.play(leads, 0) if np.isfinite(one.reward).all()]
 
 
 def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
-    """Up to four actions of a choice, or four corners of a Box."""
+    """All actions of a choice, at most as many as episodes; of others four: a Box's corners, or any."""
     if isinstance(space, spaces.Discrete):
-        chosen = space.start + np.unique(np.linspace(0, space.n - 1, 4).astype(np.int64))
+        most = len(_SHARES) * _ACTIONS * _SWAYED
+        chosen = space.start + np.unique(np.linspace(0, space.n - 1, most).astype(np.int64))
         return list(chosen.astype(space.dtype))
-    low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
-    return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(4)]
+    if isinstance(space, spaces.Box):
+        low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
+        return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(_ACTIONS)]
+    drawn = copy(space)
+    drawn.seed(int(rng.integers(2**31)))
+    return [np.asarray(drawn.sample()) for _ in range(_ACTIONS)]
 
 
 def _labels(
