@@ -113,17 +113,18 @@ def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) 
     assert "their returns cannot be compared" in decision.reasons[0]
 
 
-def snapshot_under(numpy: str, exact: str = "e" * 64) -> str:
-    """Put a snapshot on record that was taken under a release of numpy; returns its digest."""
+def snapshot_under(numpy: str, exact: str = "e", arithmetic: str = "a") -> str:
+    """Put a snapshot on record that was taken under a release of numpy; returns its digest. `exact` and `arithmetic`
+    are the digits of those digests."""
     spec = EnvironmentSpec(name="CartPole-v1", version="1", entry_point="m:C", observation={}, action={})
     dynamics = DynamicsFingerprint(
         num_episodes=4,
         num_steps=800,
-        exact=exact,
+        exact=exact * 64,
         toleranced="t" * 64,
         tolerance=1e-4,
-        arithmetic="a" * 64,
-        rollouts=exact,
+        arithmetic=arithmetic * 64,
+        rollouts=exact * 64,
     )
     unsigned = EnvironmentSnapshot(
         digest="",
@@ -151,8 +152,26 @@ def snapshot_under(numpy: str, exact: str = "e" * 64) -> str:
 def test_a_patch_release_that_leaves_the_dynamics_equal_is_no_other_environment(
     ready_home: Path, tmp_path: Path, challenger: str, exact: str, outcome: str, words: str
 ) -> None:
-    first, second = snapshot_under("2.3.1"), snapshot_under(challenger, exact * 64)
+    first, second = snapshot_under("2.3.1"), snapshot_under(challenger, exact)
     assert first != second
+    decision = Versions(tmp_path, {"snapshot": first}, {"snapshot": second}).decide()
+    assert decision.decision == outcome
+    assert words in claim(decision, "not_worse").statement
+
+
+@pytest.mark.parametrize(
+    ("numpy", "exact", "outcome", "words"),
+    [
+        ("2.3.1", "e", "promoted", "under the arithmetic of another machine: all 800 recorded steps of 4 episodes"),
+        ("2.3.5", "e", "promoted", "under numpy 2.3.5 for 2.3.1, the arithmetic of another machine: all 800"),
+        ("2.4.0", "e", "refused", "their returns cannot be compared"),
+        ("2.3.1", "f", "refused", "their returns cannot be compared"),
+    ],
+)
+def test_another_processor_that_leaves_the_dynamics_equal_is_no_other_environment(
+    ready_home: Path, tmp_path: Path, numpy: str, exact: str, outcome: str, words: str
+) -> None:
+    first, second = snapshot_under("2.3.1"), snapshot_under(numpy, exact, arithmetic="b")
     decision = Versions(tmp_path, {"snapshot": first}, {"snapshot": second}).decide()
     assert decision.decision == outcome
     assert words in claim(decision, "not_worse").statement

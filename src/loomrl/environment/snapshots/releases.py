@@ -1,15 +1,18 @@
-"""Which snapshots stay valid under other releases of what an environment leans on: those whose dynamics are equal.
+"""Which snapshots stay valid under other releases of what an environment leans on, and on other machines: those whose
+dynamics are equal.
 
-A patch release may change the dynamics, or leave them to the bit. That is not believed but tried: the recorded seeds
-and actions are played again under it. Any other release, and what came or went, makes another environment.
+A patch release may change the dynamics, or leave them to the bit, and so may a processor of another family. That is not
+believed but tried: the recorded seeds and actions are played again under it. Any other release, and what came or went,
+makes another environment.
 """
 
 from collections.abc import Mapping
 
 from packaging.version import InvalidVersion, Version
 
-from loomrl.types import EnvironmentSnapshot
+from loomrl.types import DynamicsFingerprint, EnvironmentSnapshot, EnvironmentSpec
 
+_ELSEWHERE = "the arithmetic of another machine"
 _OURS = "loomrl"  # no environment's dynamics rest on its release: what of it an environment runs is in the rollouts
 
 
@@ -27,23 +30,31 @@ def patched(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str
 
 
 def same_environment(first: EnvironmentSnapshot, second: EnvironmentSnapshot) -> str | None:
-    """Why two snapshots are of one environment: all is equal but patch releases, and so are the recorded dynamics.
+    """Why two snapshots are of one environment: all is equal but patch releases and the machine's arithmetic, and so
+    are the recorded rollouts, to the bit.
 
-    The second's seeds and actions are the first's, played under the other releases. None where they are not one, and
-    where no release differs, so that there is nothing to explain.
+    The second's seeds and actions are the first's, played under the other releases and arithmetic. None where they are
+    not one, and where neither differs, so that there is nothing to explain.
     """
-    alike = (first.spec, first.source_digest, first.dynamics) == (second.spec, second.source_digest, second.dynamics)
+    elsewhere = [] if first.dynamics.arithmetic == second.dynamics.arithmetic else [_ELSEWHERE]
     releases = patched(first.dependencies, second.dependencies)
-    if not alike or not releases:
+    if releases is None or _wherever_it_runs(first) != _wherever_it_runs(second):
         return None
-    return kept_under(releases, second)
+    others = [*releases, *elsewhere]
+    return kept_under(others, second) if others else None
 
 
-def kept_under(releases: list[str], snapshot: EnvironmentSnapshot) -> str:
-    """A sentence that says that all recorded steps of a snapshot are equal under `releases`, phrases of `patched`."""
+def _wherever_it_runs(snapshot: EnvironmentSnapshot) -> tuple[EnvironmentSpec, str, DynamicsFingerprint]:
+    """What one environment has in common wherever it runs: no machine's arithmetic, and no release."""
+    return snapshot.spec, snapshot.source_digest, snapshot.dynamics.model_copy(update={"arithmetic": ""})
+
+
+def kept_under(others: list[str], snapshot: EnvironmentSnapshot) -> str:
+    """A sentence that says that all recorded steps of a snapshot are equal under `others`, such as phrases of
+    `patched`."""
     dynamics = snapshot.dynamics
     return (
-        f"{', '.join(releases)}: all {dynamics.num_steps} recorded steps of {dynamics.num_episodes} episodes are equal "
+        f"{', '.join(others)}: all {dynamics.num_steps} recorded steps of {dynamics.num_episodes} episodes are equal "
         "to the bit"
     )
 
