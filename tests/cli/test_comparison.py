@@ -90,6 +90,9 @@ def test_a_log_of_another_host_that_is_not_here_leaves_everything_undecided() ->
     assert "LOOMRL_AUDIT_FOLDERS" in shown.output
     kept = VersionComparison.read(home() / "comparisons" / "cartpole-1-2.json")
     assert {one.finding for one in kept.live.differences} == {"undecided"}
+    assert (kept.off_policy.estimates, kept.off_policy.improvement) == ([], None)
+    assert kept.off_policy.refused == kept.live.refused
+    assert "refused: the log cartpole/robot-7-server-0 of" in shown.output
 
 
 def test_one_quantity_has_the_whole_level() -> None:

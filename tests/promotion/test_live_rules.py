@@ -9,7 +9,9 @@ import pytest
 
 from loomrl.promotion.review import review
 from loomrl.promotion.rules import inputs_digest
-from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.heads import anchor
+from loomrl.storage.audit.log import AuditLog, ChainHead
+from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION as ACTING
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.types import Claim, Verdict
@@ -162,6 +164,17 @@ def test_what_the_log_says_counts(deciding: Pair, rule: dict[str, Any], verdict:
     refused = "min_effective_sample_size" in rule
     assert ("the log does not tell" in claim.statement) == refused
     assert (claim.bound is None) == refused
+
+
+def test_a_log_that_is_known_to_be_behind_tells_nothing(deciding: Pair) -> None:
+    log = Bandit().log(np.random.default_rng(1), 2_000, partial(greedy, weights=CHAMPION, epsilon=0.5))
+    write_log(AuditLog("cartpole"), log)
+    with LoomDB.open() as db:
+        anchor(db, ChainHead("cartpole/server-0", "000001", 1_000_000, "0" * 64))
+    decision, claim = judged(deciding, deciding[2], "off_policy", off_policy={"min_improvement": -0.05})
+    assert (decision, claim.verdict, claim.bound) == ("refused", Verdict.UNDECIDED, None)
+    assert "the log does not tell: " in claim.statement
+    assert "has written 1000000" in claim.statement
 
 
 def test_a_log_without_exploration_tells_nothing(deciding: Pair) -> None:

@@ -1,7 +1,7 @@
 """Everything the audit log says about a challenger beside a champion: live where both decided, else by the log."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -97,34 +97,41 @@ def live_comparison(
     known = Known(now=time.time(), max_episode_steps=steps)
     found = compare_live(episodes, versions, config.safety.constraints, settings, span, on, known)
     found = found.model_copy(update={"logs": sorted(window.until)})
-    missing = _missing(config.name, episodes)
-    return found.without_claims("; ".join(missing)) if missing else found
+    missing = _missing(config.name, _experiments(episodes))
+    return found.without_claims(missing) if missing else found
 
 
-def _missing(policy: str, episodes: Sequence[WindowEpisode]) -> list[str]:
-    """Logs that are not here, of hosts that served since the first experiment that is known began."""
-    begun = [one.time for episode in episodes for one in episode.assignments.values()]
+def _experiments(episodes: Iterable[WindowEpisode]) -> list[str]:
+    return [one.time for episode in episodes for one in episode.assignments.values()]
+
+
+def _missing(policy: str, begun: Sequence[str]) -> str:
+    """Which logs are not here, of hosts that served since the first of these times; empty where none is missing."""
     since = datetime.fromisoformat(min(begun)) - _CLOCKS if begun else None
     with LoomDB.open() as db:
-        return missing_chains(chains_of_all_hosts(policy), db.audit_chains(policy), since)
+        return "; ".join(missing_chains(chains_of_all_hosts(policy), db.audit_chains(policy), since))
 
 
 def off_policy_estimate(
     config: PolicyConfig, episodes: Sequence[WindowEpisode], versions: tuple[str, str], folders: tuple[Path, Path]
 ) -> OffPolicyReport:
     """The estimate of the challenger's return from the champion's logged episodes; where the log allows none, the
-    report says why in `refused`.
+    report says why in `refused`. Where a host's log is missing, nothing is estimated, and `refused` says which.
 
     `versions` and `folders` are those of champion and challenger, in this order.
 
     Raises:
         ConfigError: when the log contradicts `reward_range`, `max_steps` or `min_propensity`.
         ArtifactError: when a folder's files are not those that its manifest names.
+        ServiceError: when LoomDB, which knows the logs there are, cannot be reached.
     """
     champion, challenger = (
         ServedPolicy.load(folder, version) for folder, version in zip(folders, versions, strict=True)
     )
-    return estimate(config.name, episodes, champion, challenger, config.promotion.off_policy or OffPolicyConfig())
+    found = estimate(config.name, episodes, champion, challenger, config.promotion.off_policy or OffPolicyConfig())
+    acted = [one.began for one in episodes if champion.version in one.deciders]
+    missing = _missing(config.name, [*acted, *_experiments(episodes)])
+    return found.without_claims(missing) if missing else found
 
 
 def evaluated_range(folder: Path) -> tuple[float, float]:

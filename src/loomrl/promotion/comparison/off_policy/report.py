@@ -102,6 +102,10 @@ class OffPolicyReport(Document):
     improvement: Improvement | None = None
     refused: str = ""
 
+    def without_claims(self, why: str) -> "OffPolicyReport":
+        """The same without any estimate, and `why` as `refused`: where something is missing that could change each."""
+        return self.model_copy(update={"estimates": [], "improvement": None, "refused": why})
+
 
 def estimate(
     policy: str,
