@@ -2,7 +2,10 @@
 
 import importlib
 import io
+import py_compile
+import sys
 import tarfile
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -45,9 +48,9 @@ def digests(code: PluginCode) -> dict[str, str]:
 def test_imports_are_followed_and_what_loomrl_requires_is_not(installed: Path) -> None:
     found = code_of([POINT])
     assert found.locations == {
-        "theirs": installed / "theirs",
-        "alone": installed / "alone.py",
-        "shared_names.inner": installed / "shared_names" / "inner",
+        "theirs": (installed / "theirs",),
+        "alone": (installed / "alone.py",),
+        "shared_names.inner": (installed / "shared_names" / "inner",),
     }
     assert code_of([]).packages() == []
 
@@ -69,6 +72,113 @@ def test_each_byte_counts(installed: Path, changed: str, package: str) -> None:
     assert {name for name in before if before[name] != after[name]} == {package}
 
 
+OTHERS = {
+    "named/__init__.py": "import importlib\nfrom importlib import import_module\n"
+    "by_name = importlib.import_module('by_name')\nother = import_module('.part', package='by_package')\n"
+    "plain = __import__(name='by_dunder')\ncomputed = import_module('not_' + 'seen')\n"
+    "beyond = import_module('..x', 'y')\nfrom named import compiled\n",
+    "named/.settings.json": "{}",
+    "named/.gitignore": "*",
+    "named/.git/index": "",
+    "by_name.py": "import grown\n",
+    "by_package/__init__.py": "",
+    "by_package/part.py": "",
+    "by_dunder.py": "",
+    "not_seen.py": "",
+    "grown/__init__.py": "from pathlib import Path\n__path__.append(str(Path(__file__).parents[1] / 'elsewhere'))\n",
+    "elsewhere/__init__.py": "",
+    "elsewhere/more.py": "import by_more\n",
+    "by_more.py": "",
+    "outside/deep.py": "import by_deep\n",
+    "by_deep.py": "",
+}
+
+
+@pytest.fixture
+def others(installed: Path) -> Iterator[Path]:
+    for name, text in OTHERS.items():
+        (installed / name).parent.mkdir(parents=True, exist_ok=True)
+        (installed / name).write_text(text)
+    write_compiled(installed, "VALUE = 1\n")
+    (installed / "named" / "linked").symlink_to(installed / "outside")
+    (installed / "outside" / "back").symlink_to(installed / "named")
+    (installed / "outside" / "around").symlink_to(installed)
+    importlib.invalidate_caches()
+    yield installed
+    sys.modules.pop("grown", None)
+
+
+def write_compiled(folder: Path, text: str) -> None:
+    """A module without its source."""
+    (folder / "written.py").write_text(text)
+    py_compile.compile(str(folder / "written.py"), cfile=str(folder / "named" / "compiled.pyc"), doraise=True)
+
+
+def other_digests() -> dict[str, str]:
+    return digests(code_of([EntryPoint("named", "named:build", "loomrl.algorithms")]))
+
+
+def test_names_as_they_stand_in_calls_are_imports(others: Path) -> None:
+    names = ["by_deep", "by_dunder", "by_more", "by_name", "by_package", "grown", "named"]
+    assert sorted(other_digests()) == names
+
+
+@pytest.mark.parametrize(
+    ("changed", "packages"),
+    [
+        ("by_name.py", {"by_name"}),
+        ("by_package/part.py", {"by_package"}),
+        ("by_dunder.py", {"by_dunder"}),
+        ("named/.settings.json", {"named"}),
+        ("elsewhere/more.py", {"grown"}),
+        ("outside/deep.py", {"named"}),
+        ("not_seen.py", set()),
+        ("named/.gitignore", set()),
+        ("named/.git/index", set()),
+    ],
+)
+def test_code_and_data_in_unusual_places_count(others: Path, changed: str, packages: set[str]) -> None:
+    before = other_digests()
+    with (others / changed).open("a") as file:
+        file.write("# changed")
+    after = other_digests()
+    assert {name for name in before if before[name] != after[name]} == packages
+
+
+def test_a_module_without_its_source_counts(others: Path) -> None:
+    before = other_digests()
+    write_compiled(others, "VALUE = 2\n")
+    assert {name for name, digest in other_digests().items() if digest != before[name]} == {"named"}
+    (others / "named" / "compiled.py").write_text("VALUE = 2\n")
+    with_source = other_digests()
+    write_compiled(others, "VALUE = 3\n")
+    assert other_digests() == with_source
+
+
+def test_a_package_that_was_imported_has_the_digest_that_it_had_before(others: Path) -> None:
+    before = other_digests()
+    sys.modules.pop("grown")
+    importlib.import_module("grown")
+    assert other_digests() == before
+
+
+def test_all_places_are_archived_and_no_hidden_file_is(others: Path) -> None:
+    code = code_of([EntryPoint("named", "named:build", "loomrl.algorithms")])
+    with tarfile.open(fileobj=io.BytesIO(code.archive(code.packages()))) as archive:
+        names = set(archive.getnames())
+    assert names >= {"grown/__init__.py", "grown/__path__/1/more.py", "named/compiled.pyc", "named/linked/deep.py"}
+    assert "named/.settings.json" not in names
+
+
+def test_digests_of_what_lies_in_usual_places_stay_what_they_are(installed: Path) -> None:
+    """Users' locks hold them."""
+    assert digests(code_of([POINT])) == {
+        "alone": "d2eaf95ba37479844fa0a64f427873180d6208d22096fa3bfd9d67c6681b816d",
+        "shared_names.inner": "50b4b0799e57c22f9986209c6074f3eb193bd64215b5a3d7a2e075b97eb7ed4d",
+        "theirs": "0cfa44d4114037e6e6ce6bf5d7bf104ee32d057e4639266173c0e1e97b7a3ee3",
+    }
+
+
 def test_files_that_python_compiled_count_for_nothing(installed: Path) -> None:
     before = digests(code_of([POINT]))
     (installed / "theirs" / "__pycache__" / "helper.cpython-311.pyc").write_text("compiled anew")
@@ -82,7 +192,7 @@ def test_packages_are_archived_as_long_as_they_fit_together_and_digested_all(
     (installed / "theirs" / "weights.bin").write_text("9" * 500)
     code = code_of([POINT])
     assert all(one.archived for one in code.packages())
-    total = sum(path.stat().st_size for name, place in code.locations.items() for path, _ in files_of(place, name))
+    total = sum(path.stat().st_size for name, (place,) in code.locations.items() for path, _ in files_of(place, name))
     monkeypatch.setattr(plugins, "MAX_ARCHIVED_BYTES", total - 1)  # each would fit alone
     packages = code.packages()
     assert {one.name: one.archived for one in packages} == {

@@ -3,10 +3,13 @@
 A version says what a distribution was when it was published, not what lies on this machine: such code is digested file
 by file. LoomRL's own requirements are not: their versions are pinned, and recorded with what was computed.
 
-Imports are read from the source, those inside functions too. Not seen is what a package imports by a name that it
-computes while it runs.
+Imports are read from the source, those inside functions too, and names that stand in calls of `import_module` and
+`__import__`. Not seen is what a package imports by a name that it computes while it runs, what compiled files import,
+and what a `.pth` file imports when Python starts.
 """
 
+import ast
+import importlib
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,13 +23,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.dependencies import with_requirements
-from loomrl.environment.sources.roots import distributions, files_of, imports_of, python_files
-from loomrl.environment.sources.source import build_archive
+from loomrl.environment.sources.plugin_files import package_files
+from loomrl.environment.sources.roots import distributions, imported_names, literal_imports, parse
+from loomrl.environment.sources.source import tar_of
 from loomrl.system.files import canonical_json, sha256, sha256_file
 from loomrl.system.plugins import installed_version
 from loomrl.system.schema import Document
 from loomrl.system.walks import reachable
 
+Places = tuple[Path, ...]  # a module's file; or a package's folder, then those that it adds to its `__path__`
 MAX_ARCHIVED_BYTES = 128 * 2**20  # of all packages together
 _OWN = {"loomrl", "tasks", "flows"}
 
@@ -50,39 +55,50 @@ class PluginPackage(Document):
 class PluginCode:
     """The packages that plug-ins' entry points lead to, and their files."""
 
-    locations: dict[str, Path]  # of each package's folder or file, by the name that is imported
+    locations: dict[str, Places]  # of each package, by the name that is imported
 
     def packages(self) -> list[PluginPackage]:
         """Each package with the digest of what it is now, sorted by name."""
-        files = {name: list(files_of(self.locations[name], name)) for name in sorted(self.locations)}
+        files = {name: list(_files(name, self.locations[name])) for name in sorted(self.locations)}
         sizes = {name: sum(path.stat().st_size for path, _ in found) for name, found in files.items()}
         ranked = sorted(sizes, key=sizes.__getitem__)
         fitting = dict(zip(ranked, itertools.accumulate(sizes[name] for name in ranked), strict=True))
         return [_package(name, files[name], fitting[name] <= MAX_ARCHIVED_BYTES) for name in files]
 
     def archive(self, packages: Iterable[PluginPackage]) -> bytes:
-        """An uncompressed tar of those that are to be archived; equal content gives equal bytes.
-
-        Raises:
-            ConfigError: when there is more than a source archive should hold.
-        """
-        return build_archive({one.name: self.locations[one.name] for one in packages if one.archived})
+        """An uncompressed tar of those that are to be archived; equal content gives equal bytes. Hidden files, in which
+        people keep secrets, are not in it."""
+        found = (file for one in packages if one.archived for file in _files(one.name, self.locations[one.name]))
+        return tar_of(sorted((member, path) for path, member in found if not path.name.startswith(".")))
 
 
 def code_of(points: Iterable[EntryPoint]) -> PluginCode:
     """The packages of plug-ins and, through their imports, all others that are neither Python's nor LoomRL's own."""
 
-    def roots_of(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    def roots_of(modules: Iterable[str]) -> Iterator[tuple[str, Places]]:
         return (root for root in map(_root_of, modules) if root is not None)
 
-    def imported(root: tuple[str, Path]) -> Iterator[tuple[str, Path]]:
-        return roots_of(name for path in python_files(root[1]) for name in imports_of(path))
+    def imported(root: tuple[str, Places]) -> Iterator[tuple[str, Places]]:
+        return roots_of(name for path, _ in _files(*root) if path.suffix == ".py" for name in _imports_of(path))
 
     return PluginCode(dict(reachable(roots_of(point.module for point in points), imported)))
 
 
-def _root_of(module: str) -> tuple[str, Path] | None:
-    """The outermost package around a module that is a package of its own, not a shared namespace, and its place."""
+def _files(name: str, places: Places) -> Iterator[tuple[Path, str]]:
+    """The files of a package in all its places, each as (path, name in the archive)."""
+    base = name.replace(".", "/")
+    for number, place in enumerate(places):
+        yield from package_files(place, f"{base}/__path__/{number}" if number else base)
+
+
+def _imports_of(path: Path) -> Iterator[str]:
+    nodes = list(ast.walk(parse(path)))
+    yield from imported_names(nodes)
+    yield from literal_imports(nodes)
+
+
+def _root_of(module: str) -> tuple[str, Places] | None:
+    """The outermost package around a module that is a package of its own, not a shared namespace, and its places."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or parts[0] in _OWN or parts[0] in _known():
         return None
@@ -95,9 +111,29 @@ def _root_of(module: str) -> tuple[str, Path] | None:
         if spec is None:
             return None
         if spec.has_location and spec.origin is not None:
-            places = spec.submodule_search_locations
-            return name, Path(next(iter(places)) if places else spec.origin)
+            return name, _places(name, Path(spec.origin), spec.submodule_search_locations is not None)
     return None
+
+
+def _places(name: str, origin: Path, is_package: bool) -> Places:
+    """Where the code of a module or package lies, the same whether it was imported before or not."""
+    if not is_package:
+        return (origin,)
+    places = [origin.parent]
+    for added in _search_path(name, origin):
+        if added.is_dir() and not any(added.resolve().is_relative_to(place.resolve()) for place in places):
+            places.append(added)
+    return tuple(places)
+
+
+def _search_path(name: str, origin: Path) -> list[Path]:
+    """The folders in a package's `__path__`, which are known when it was imported: it is where its code names them."""
+    if not origin.is_file() or b"__path__" not in origin.read_bytes():
+        return []
+    try:
+        return [Path(place) for place in importlib.import_module(name).__path__]
+    except Exception:  # noqa: BLE001 - what cannot be imported here adds nothing
+        return []
 
 
 @cache

@@ -70,6 +70,35 @@ def imported_names(nodes: Iterable[ast.AST], package: str | None = None) -> Iter
                 yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
+def literal_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """What calls of `import_module` and `__import__` among syntax nodes name as it stands there; a relative name only
+    where its package stands there too."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and _last_part(node.func) in ("import_module", "__import__"):
+            given = {"name": node.args[:1], "package": node.args[1:2]}
+            given |= {keyword.arg: [keyword.value] for keyword in node.keywords if keyword.arg is not None}
+            name, package = ("".join(map(_text, given[key])) for key in ("name", "package"))
+            if name.startswith("."):
+                name = _absolute(name, package)
+            if name:
+                yield name
+
+
+def _last_part(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _text(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _absolute(name: str, package: str) -> str:
+    try:
+        return importlib.util.resolve_name(name, package)
+    except ImportError:
+        return ""  # no package, or none that many levels up
+
+
 def parse(path: Path) -> ast.Module:
     """A file's syntax tree; empty where it is not valid Python, as template files are."""
     try:

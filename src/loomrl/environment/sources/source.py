@@ -156,6 +156,11 @@ def build_archive(locations: dict[str, Path]) -> bytes:
             f"{', '.join(locations)} hold {total / 2**20:.0f} MiB, a source archive at most {_MAX_BYTES / 2**20:.0f}; "
             "move the environment into a package of its own, without data sets and results"
         )
+    return tar_of(members)
+
+
+def tar_of(members: Iterable[tuple[str, Path]]) -> bytes:
+    """An uncompressed tar of files, each a name in it and a path, in this order; nothing else of a file is kept."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in dict(members).items():

@@ -1,0 +1,47 @@
+"""The files of a plug-in's package: all that it can run or read, but for what tools leave there.
+
+An environment's source is `loomrl.environment.sources.roots.files_of`: it must run from its archive alone.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_OF_TOOLS = {".coverage", ".DS_Store", ".git", ".gitattributes", ".gitignore", ".gitkeep", ".gitmodules"}
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
+_SKIPPED_SUFFIXES = {".pyo", ".swp"}
+
+
+def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
+    """Files of a package folder or of a module, each as (path, name below `base`).
+
+    Linked folders are followed, but for links to a folder around them. Hidden folders are left out, and bytecode that
+    has its source beside it.
+    """
+    if location.is_file():
+        yield location, f"{base}{location.suffix}"
+        return
+    for parent, folders, files in os.walk(location, followlinks=True):
+        folders[:] = [name for name in folders if _is_entered(Path(parent) / name, location)]
+        for path in (Path(parent) / name for name in files):
+            if _counts(path):
+                yield path, f"{base}/{path.relative_to(location).as_posix()}"
+
+
+def _is_entered(folder: Path, location: Path) -> bool:
+    if folder.name in _SKIPPED_FOLDERS or folder.name.startswith("."):
+        return False
+    return not folder.is_symlink() or not _leads_back(folder, location)
+
+
+def _leads_back(link: Path, location: Path) -> bool:
+    """Whether a link leads to a folder that it was reached through, or to one around it: that would never end."""
+    target = link.resolve()
+    around = (parent for parent in link.parents if parent.is_relative_to(location))
+    return any(parent.resolve().is_relative_to(target) for parent in around)
+
+
+def _counts(path: Path) -> bool:
+    if path.name in _OF_TOOLS or path.suffix in _SKIPPED_SUFFIXES or not path.is_file():
+        return False
+    return path.suffix != ".pyc" or not path.with_suffix(".py").is_file()
