@@ -84,6 +84,16 @@ def test_wrong_calls_are_refused() -> None:
         buffer.add(np.zeros(2), 0.5, 0.0, np.zeros(2), False)
     with pytest.raises(EnvironmentFault, match="gave reward nan"):
         buffer.add(np.zeros(2), 0, float("nan"), np.zeros(2), False)
+    with pytest.raises(ConfigError, match="done is 'False'; it must be true or false"):
+        buffer.add(np.zeros(2), 0, 0.0, np.zeros(2), "False")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"state \[1e\+300, 0.0\] does not fit into float32"):
+        buffer.add([1e300, 0.0], 0, 0.0, np.zeros(2), False)
+    with pytest.raises(ConfigError, match="indices are float64"):
+        buffer.update_priorities(np.array([0.9]), [1.0])
+    narrow = PrioritizedReplayBuffer(4)
+    narrow.add([0.0], np.int32(1), 0.0, [0.0], False)
+    with pytest.raises(ConfigError, match="action 8589934597 does not fit into int32"):
+        narrow.add([0.0], 2**33 + 5, 0.0, [0.0], False)
     assert len(buffer) == 8
     with pytest.raises(ConfigError, match="beta is 2"):
         buffer.sample(2, beta=2)

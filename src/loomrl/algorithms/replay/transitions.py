@@ -62,9 +62,13 @@ class PrioritizedReplayBuffer:
         limit merely cut it off.
 
         Raises:
-            ConfigError: for a state or an action of another shape or type than the first.
+            ConfigError: for a state or an action of another shape or type than the first, or that does not fit into its
+                type; for ends that are not true or false.
             EnvironmentFault: for a reward that is not finite.
         """
+        for name, end in (("done", done), ("truncated", truncated)):
+            if not isinstance(end, bool | np.bool_):
+                raise ConfigError(f"{name} is {end!r}; it must be true or false")
         rows = [np.asarray(one)[None] for one in (state, action, next_state)]  # (1, ...)
         if self._replay is None:
             self._replay = self._made_for(*rows[:2])
@@ -106,6 +110,8 @@ class PrioritizedReplayBuffer:
         """
         if self._replay is None:
             raise ConfigError("the replay buffer is empty; add a transition before its priorities are updated")
+        if np.asarray(indices).dtype.kind not in "iu":
+            raise ConfigError(f"indices are {np.asarray(indices).dtype}; give those that `sample` handed out")
         self._replay.update_priorities(indices, np.asarray(priorities))
 
     def _made_for(self, obs: NDArray[Any], action: NDArray[Any]) -> PrioritizedReplay:
@@ -122,4 +128,9 @@ class PrioritizedReplayBuffer:
                 f"{name} is {row.dtype} {row.shape[1:]}, the first one was {np.dtype(dtype)} {shape}; "
                 "a buffer holds one kind of transitions"
             )
-        return row.astype(dtype)
+        with np.errstate(over="ignore"):
+            kept = row.astype(dtype)
+        is_same = kept == row if row.dtype.kind in "iu" else np.isfinite(kept) == np.isfinite(row)
+        if not is_same.all():
+            raise ConfigError(f"{name} {row[0].tolist()!r} does not fit into {np.dtype(dtype)}, as the first one was")
+        return kept
