@@ -332,7 +332,7 @@ class ClaimLabel(Document):
 class Claim(Document):
     """One statement about a policy, how it was examined and what came out.
 
-    Claims of a safety case say what was examined, what that does not establish, and what would have made them false.
+    It says what was examined, what that does not establish, and what would have made it false; older claims do not.
     """
 
     id: str

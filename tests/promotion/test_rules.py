@@ -10,7 +10,16 @@ from loomrl.environment.snapshots.snapshot import content_digest
 from loomrl.errors import ArtifactError
 from loomrl.promotion import review as reviewing
 from loomrl.promotion.attempts import GateAttempt
-from loomrl.promotion.rules import ROLLED_BACK, PersonApproval, inputs_digest
+from loomrl.promotion.rules import (
+    ROLLED_BACK,
+    RULES,
+    PersonApproval,
+    approval,
+    gate_passed,
+    inputs_digest,
+    not_rolled_back,
+)
+from loomrl.promotion.scope import scope_of
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.system.files import sha256
@@ -28,6 +37,7 @@ from tests.support.projects import copy_home
 from tests.support.template_home import at_home
 
 TODAY = date(2026, 11, 20)
+DECIDED = (gate_passed, not_rolled_back, approval)  # rules that measure nothing
 
 
 class Versions:
@@ -85,6 +95,25 @@ def test_the_first_version_is_promoted_with_nothing_to_compare(first: Versions) 
     decision = first.decide()
     assert (decision.decision, decision.champion_before) == ("promoted", None)
     assert claim(decision, "not_worse").statement == "there is no champion yet to compare with"
+
+
+def test_every_rule_says_what_it_rests_on(equals: Equals) -> None:
+    decision = equals.decide()
+    for one in decision.rules:
+        said = one.examined, one.not_established, one.false_if
+        assert all(len(text) > 10 for text in said), one
+        assert len(set(said)) == 3
+    assert claim(decision, "not_worse").examined.startswith("40 pairs of evaluation episodes")
+    measured = decision.rules[-1].model_copy(update={"num_samples": 7})
+    for rule in RULES:
+        assert "7" in scope_of(measured.model_copy(update={"id": rule.__name__})).examined or rule in DECIDED
+    with pytest.raises(KeyError, match="nothing says what the rule luck rests on"):
+        scope_of(measured.model_copy(update={"id": "luck"}))
+
+
+def test_a_rule_that_had_nothing_to_examine_says_so(first: Versions) -> None:
+    assert claim(first.decide(), "not_worse").examined == "nothing: there is no champion yet to compare with"
+    assert claim(first.decide(), "off_policy").examined == "nothing: no estimate from the log is demanded"
 
 
 def test_an_equal_challenger_is_promoted(equals: Equals) -> None:

@@ -17,6 +17,7 @@ from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
 from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
+from loomrl.promotion.scope import scope_of
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
@@ -102,7 +103,7 @@ def decide(inputs: Inputs) -> PromotionDecision:
     verified cannot be read: ArtifactError.
     """
     about = inputs.version.policy, inputs.version.version
-    claims = [with_command(Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs))), *about) for rule in RULES]
+    claims = [with_command(_judged(rule, inputs), *about) for rule in RULES]
     blocking = [claim for claim in claims if claim.mandatory and claim.verdict not in MET]
     return PromotionDecision(
         policy=inputs.version.policy,
@@ -115,6 +116,12 @@ def decide(inputs: Inputs) -> PromotionDecision:
         approved_by=inputs.approval.person if inputs.approval and inputs.approval.approved else None,
         sums_sha256=inputs.version.sums_sha256,
     )
+
+
+def _judged(rule: Rule, inputs: Inputs) -> Claim:
+    """What a rule claims, with what that rests on."""
+    claim = Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs)))
+    return claim.model_copy(update=scope_of(claim)._asdict())
 
 
 def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: PolicyVersion | None) -> str:
@@ -287,7 +294,8 @@ def shadow_passed(inputs: Inputs) -> RuleResult:
     failed = [claim.statement for claim in report.claims if claim.mandatory and claim.verdict not in MET]
     if failed or not report.passed:
         detail = "; ".join(failed) or "the report says so"
-        return RuleResult(f"shadow refused it: {detail}", Verdict.REFUTED, method)
+        refused = f"shadow refused it: {detail}"
+        return RuleResult(refused, Verdict.REFUTED, method, num_samples=report.num_decisions)
     met = f"shadow passed: {report.num_decisions} decisions in {report.num_episodes} episodes within every limit"
     return RuleResult(met, Verdict.SUPPORTED, method, num_samples=report.num_decisions)
 

@@ -5,6 +5,7 @@ from functools import partial
 from loomrl.shadow.comparison import ShadowComparison
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.following import claims_of, verdict_at_most
+from loomrl.shadow.scope import scope_of
 from loomrl.types import Bound, Claim, Consequences, Interval, Verdict
 
 _STEPS = "steps of one unit may depend on each other, units do not: agents where several were watched, else episodes"
@@ -13,7 +14,7 @@ _claim = partial(Claim, stage="shadow", mandatory=True)
 
 
 def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Consequences) -> list[Claim]:
-    """Every claim the config asks for; those that need a champion only where there is one.
+    """Every claim the config asks for, with what it rests on; those that need a champion only where there is one.
 
     First come the claims about the decisions, whose units are agents or episodes, then those about what followed
     (`loomrl.shadow.following`). What was not measured gives an UNDECIDED claim; nothing is raised.
@@ -27,7 +28,8 @@ def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Cons
     if comparison.has_champion:
         claims += _configured(config, comparison)
     shared = {"assumptions": [_STEPS], "confidence": comparison.confidence, "num_samples": comparison.num_decisions}
-    return [*(claim.model_copy(update=shared) for claim in claims), *claims_of(consequences, config)]
+    made = [*(claim.model_copy(update=shared) for claim in claims), *claims_of(consequences, config)]
+    return [claim.model_copy(update=scope_of(claim, comparison, consequences)._asdict()) for claim in made]
 
 
 def passes(claims: list[Claim]) -> bool:

@@ -386,6 +386,21 @@ def test_outcome_in_a_sentence(make_run, project, state, before, expected, after
     assert report.outcome.champion_after == after
 
 
+def test_what_claims_of_shadow_and_rules_rest_on_is_shown_and_older_ones_go_without(make_run, project) -> None:
+    record = make_run()
+    shadow, decision = record.shadow, record.decision
+    before, report = built(record.run_id, project)
+    assert "Not established" not in before.words()
+    said = {"examined": "4870 decisions", "not_established": "other traffic", "false_if": "one that differs"}
+    shadow = shadow.model_copy(update={"claims": [shadow.claims[0].model_copy(update=said)]})
+    said |= {"examined": "the case's signature"}
+    decision = decision.model_copy(update={"rules": [decision.rules[0].model_copy(update=said)]})
+    page, report = built(make_run(shadow=shadow, decision=decision).run_id, project)
+    for examined in ("4870 decisions", "the case's signature"):
+        assert f"Examined {examined} Not established other traffic False if one that differs" in page.words()
+    assert report.run.shadow.claims[0].examined == "4870 decisions"
+
+
 def test_what_a_claim_rests_on_is_shown_and_a_label_takes_it_out_of_the_count(make_run, project) -> None:
     folder = project / "artifacts/cartpole/safety"
     case = SafetyCase.read(folder / "case.json")
