@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROW = re.compile(r"^\| (?P<fault>[^|]+) \| (?P<outcome>[^|]+) \| (?P<tests>`[^|]+`) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (?P<fault>[^|]+) \| (?P<outcome>[^|]+) \| (?P<tests>`[^|]+`(?: \(long[^)|]*\))?) \|$", re.MULTILINE
+)
 
 FAULTS = """
 NaN; infinity; 1e38; wrong shape; wrong dtype; empty batch; shape that disagrees with the data; lying binary length;
@@ -60,3 +62,27 @@ def test_what_a_row_names_is_there(row: dict[str, str]) -> None:
             node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)
         ]
         assert name in functions, f"{path} has no test {name}"
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row["fault"]) for row in ROWS["faults.md"]])
+def test_what_runs_every_night_alone_is_marked(row: dict[str, str]) -> None:
+    for named, shown in re.findall(r"`([^`]+)`( \([^)]+\))?", row["tests"]):
+        assert shown == _mark(*named.split("::")), named
+
+
+def _mark(path: str, name: str) -> str:
+    """What the page must say of a test: whether all or some of its cases are long."""
+    body = ast.parse((ROOT / path).read_text()).body
+    marks = [
+        ast.unparse(mark)
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+        for mark in node.decorator_list
+    ] + [
+        ast.unparse(node.value)
+        for node in body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    if "pytest.mark.long" in marks:
+        return " (long)"
+    return " (long in part)" if any("pytest.mark.long" in mark for mark in marks) else ""
