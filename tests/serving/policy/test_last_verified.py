@@ -107,6 +107,18 @@ def test_without_anything_verified_it_is_said_what_is_missing(ready_home: Path, 
         assert "have the registry answer once" in answer.json()["error"]
 
 
+def test_a_new_home_without_the_registry_says_that_it_is_away_until_it_answers(
+    ready_home: Path, away: pytest.MonkeyPatch
+) -> None:
+    with Inside(ServerSettings("cartpole")) as server:
+        refused = server.decide("a", OBS)
+        assert refused.status_code == 503
+        assert "the registry cannot be reached: MLflow at http://127.0.0.1:9 failed" in refused.json()["error"]
+        away.undo()
+        server.context.roles.refresh()
+        assert "cartpole has no champion yet" in server.decide("a", OBS).json()["error"]
+
+
 def test_a_silent_registry_is_not_waited_for(versions: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     source = RegistrySource("cartpole")
     source._answers = False  # it was asked, and has not answered

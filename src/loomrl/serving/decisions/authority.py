@@ -111,6 +111,10 @@ class Authority:
             return (
                 f"version {taken_out.version} was taken out of service, and there is none to go back to: see /monitors"
             )
+        if self.roles.unreachable is not None:
+            return (
+                f"no champion of {self.policy} is loaded, and the registry cannot be reached: {self.roles.unreachable}"
+            )
         return f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
 
     def _split_in_force(self) -> Split | None:

@@ -47,6 +47,7 @@ class Roles:
     taken_out: ServedPolicy | None = None  # the champion by the registry, in quarantine
     quarantined: frozenset[str] = frozenset()  # versions that may decide for a person's override at most
     known: ServedPolicy | None = None  # whose actions are known, where no version is loaded; it decides nothing
+    unreachable: str | None = None  # why the registry does not say who has which role
 
     def versions(self) -> set[str]:
         """The numbers of all versions that are loaded."""
@@ -347,7 +348,14 @@ class RoleKeeper:
             held[CHAMPION] = self._agreed(self._vote, prepared, loaded)
         previous = held[PREVIOUS] or self._standing_by(before, held[CHAMPION])
         after = self._without_quarantined(
-            Roles(held[CHAMPION], held[CHALLENGER], pinned, prepared=prepared, previous=previous)
+            Roles(
+                held[CHAMPION],
+                held[CHALLENGER],
+                pinned,
+                prepared=prepared,
+                previous=previous,
+                unreachable=self.unreachable,
+            )
         )
         after = replace(after, draining=self._draining(before, after))
         if not after.versions():
@@ -411,7 +419,9 @@ class RoleKeeper:
     def _report_unreachable(self, reason: str) -> None:
         if reason != self.unreachable:
             log.error("cannot look up roles, the loaded policies go on: %s", reason)
-        self.unreachable = reason
+            with self._lock:
+                self.unreachable = reason
+                self.current = replace(self.current, unreachable=reason)
 
 
 def _wait(loadings: list[Loading]) -> None:
