@@ -257,3 +257,10 @@ def test_what_nothing_uses_can_be_taken_back(rooms: Path, tmp_path: Path) -> Non
     register(rooms, "1", kwargs={"drift": 0.9})  # the name is free again, for other content
     with LoomDB.open() as database:
         assert [one.version for one in database.list_environments()] == ["2", "1"]
+
+
+def test_a_base_environment_whose_constructor_takes_no_config_is_told_so(tmp_path: Path, loomrl_home: Path) -> None:
+    source = "from loomrl import BaseEnvironment\n\nclass Bare(BaseEnvironment):\n    def __init__(self): ...\n"
+    (tmp_path / "bare_room.py").write_text(source)
+    with pytest.raises(ConfigError, match=r"must take `config`, .* need nothing else; it takes: nothing"):
+        register_environment("bare", "bare_room:Bare", "1", 10, path=tmp_path)

@@ -113,13 +113,22 @@ def _arguments(definition: Definition, render_mode: str | None) -> dict[str, Any
     if render_mode is not None and isinstance(create, type) and render_mode not in modes:
         known = ", ".join(map(str, modes)) or "none"
         raise ConfigError(f"environment {definition.name!r} has no render mode {render_mode!r}; its modes: {known}")
-    if isinstance(create, type) and issubclass(create, BaseEnvironment):
+    if _takes_config(create):
         return {"config": dict(definition.kwargs)}
     return dict(definition.kwargs) if render_mode is None else {**definition.kwargs, "render_mode": render_mode}
 
 
+def _takes_config(create: object) -> bool:
+    return isinstance(create, type) and issubclass(create, BaseEnvironment)
+
+
 def _wrong_arguments(definition: Definition, error: TypeError) -> str:
     names = inspect.signature(definition.source.create).parameters
+    if _takes_config(definition.source.create):
+        return (
+            f"environment {definition.name!r}: `__init__` of a BaseEnvironment must take `config`, the mapping of "
+            f"environment.kwargs, and need nothing else; it takes: {', '.join(names) or 'nothing'}"
+        )
     return f"environment.kwargs of {definition.name!r}: {error}; it takes: {', '.join(names) or 'nothing'}"
 
 
