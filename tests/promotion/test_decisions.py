@@ -29,7 +29,7 @@ def together(log: AuditLog, version: str, count: int) -> None:
     dtypes = {"observation": "float32", "action": "int64"}
     shared = {"count": count, "dtypes": dtypes, "policy": log.policy, "version": version, "override": None}
     shared |= {"observation": [0.0] * 4, "q_value": 0.5, "reward": None, "exploration_flag": False}
-    columns = {"agent_id": [f"a{row}" for row in range(count)], "action": list(range(count))}
+    columns = {"agent_id": ["shadow-1-0", *(f"a{row}" for row in range(1, count))], "action": list(range(count))}
     log.append([several(shared, columns)])
 
 
@@ -91,6 +91,14 @@ def test_counts_say_who_where_and_when(logged: Path) -> None:
     )  # fmt: skip
     shown = run("cartpole@1").stdout
     assert "cartpole/server-1" in shown
+
+
+def test_decisions_for_simulated_agents_are_told_apart(logged: Path) -> None:
+    (none,) = json.loads(run("cartpole@1", "--json").stdout)["versions"]
+    (some,) = json.loads(run("cartpole@2", "--json").stdout)["versions"]
+    assert (none["num_simulated"], some["num_simulated"], some["num_decisions"]) == (0, 6, 18)
+    assert [one["num_simulated"] for one in some["chains"]] == [3, 3]
+    assert "simulated" in run("cartpole@2").stdout
 
 
 def test_ids_come_in_pages(logged: Path) -> None:

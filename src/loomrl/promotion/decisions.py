@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.promotion.lineage import PLUGINS_TAG, SNAPSHOT_TAG, find_run, parse_version
 from loomrl.runs.config import PolicyConfig, load_config
-from loomrl.storage.audit.columns import count_of, version_of
+from loomrl.storage.audit.columns import Columns, count_of, version_of
 from loomrl.storage.audit.history import DECISION_MARKS
 from loomrl.storage.audit.hosts import chains_of_all_hosts, missing_chains
-from loomrl.storage.audit.records import DECISIONS, is_taken_over, row_ids
+from loomrl.storage.audit.records import DECISIONS, SIMULATED, is_taken_over, row_ids
 from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import PolicyVersion, Registry
@@ -27,14 +27,16 @@ _SHORTEST = 7  # characters of a commit or digest that name it
 class ChainDecisions(Document):
     """What one chain of the audit log, "POLICY/CHAIN", holds of one version's decisions.
 
-    In `num_taken_over` of them a person or a fallback decided in the version's place. `first` and `last` are ISO 8601
-    times, in UTC. `host` wrote the chain; None where that was not kept.
+    In `num_taken_over` of them a person or a fallback decided in the version's place; the shadow stage's simulated
+    agents asked for `num_simulated`. `first` and `last` are ISO 8601 times, in UTC. `host` wrote the chain; None where
+    that was not kept.
     """
 
     chain: str  # "POLICY/CHAIN"
     host: str | None  # that wrote it; None where that was not kept
     num_decisions: int
     num_taken_over: int  # of them: a person or a fallback decided in the version's place
+    num_simulated: int  # of them: asked for by the shadow stage's simulated agents
     first: str  # ISO 8601, UTC
     last: str
 
@@ -42,8 +44,9 @@ class ChainDecisions(Document):
 class VersionDecisions(Document):
     """The decisions of one version, over all hosts, and of each chain.
 
-    In `num_taken_over` of them a person or a fallback decided in its place. `first` and `last` are ISO 8601 times, in
-    UTC; None without any decision. `config_sha256` is None where the run's record is not on this machine.
+    In `num_taken_over` of them a person or a fallback decided in its place; the shadow stage's simulated agents asked
+    for `num_simulated`. `first` and `last` are ISO 8601 times, in UTC; None without any decision. `config_sha256` is
+    None where the run's record is not on this machine.
     """
 
     policy: str
@@ -52,6 +55,7 @@ class VersionDecisions(Document):
     config_sha256: str | None  # of the run's effective config; None where the run's record is not on this machine
     num_decisions: int
     num_taken_over: int
+    num_simulated: int
     first: str | None
     last: str | None
     chains: list[ChainDecisions]
@@ -142,12 +146,13 @@ class _Count:
     """Of one version in one chain."""
 
     def __init__(self) -> None:
-        self.num_decisions, self.num_taken_over, self.first, self.last = 0, 0, "", ""
+        self.num_decisions, self.num_taken_over, self.num_simulated, self.first, self.last = 0, 0, 0, "", ""
 
     def add(self, entry: Json) -> None:
         count = count_of(entry)
         self.num_decisions += count
         self.num_taken_over += count * is_taken_over(entry.get("shared", entry))
+        self.num_simulated += sum(agent.startswith(SIMULATED) for agent in Columns([entry]).of("agent_id"))
         self.first = min(self.first or entry["timestamp"], entry["timestamp"])
         self.last = max(self.last, entry["timestamp"])
 
@@ -161,6 +166,7 @@ def _summary(version: PolicyVersion, counts: dict[str, _Count], hosts: dict[str,
         config_sha256=config_sha256(find_run(version)) or None,
         num_decisions=sum(chain.num_decisions for chain in chains),
         num_taken_over=sum(chain.num_taken_over for chain in chains),
+        num_simulated=sum(chain.num_simulated for chain in chains),
         first=min((chain.first for chain in chains), default=None),
         last=max((chain.last for chain in chains), default=None),
         chains=chains,

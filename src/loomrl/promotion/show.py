@@ -145,14 +145,14 @@ def print_lineage(found: Lineage | Descendants) -> None:
 def print_decisions(found: DecisionsOf) -> None:
     """Print a table with a row for each version and chain, then a line for each log that is missing."""
     title = f"decisions that came of {escape(found.origin)}"
-    table = _table(title, "version", "chain", "host", "decisions", "taken over", "first", "last")
+    table = _table(title, "version", "chain", "host", "decisions", "taken over", "simulated", "first", "last")
     for version in found.versions:
         name = f"{version.policy}@{version.version}"
         for chain in version.chains:
-            counts = str(chain.num_decisions), str(chain.num_taken_over)
+            counts = str(chain.num_decisions), str(chain.num_taken_over), str(chain.num_simulated)
             table.add_row(name, chain.chain, escape(chain.host or ""), *counts, chain.first[:19], chain.last[:19])
         if not version.chains:
-            table.add_row(name, "", "", "0", "0", "", "")
+            table.add_row(name, "", "", "0", "0", "0", "", "")
     _console().print(table, highlight=False)
     for line in found.missing:
         print(f"missing: {line}")
