@@ -3,6 +3,7 @@
     python benchmarks/gate.py [--processes 2]        # what is missing; writes results/gate.json and docs/gate.md
     python benchmarks/gate.py bad --only back_door   # some of the bad ones; writes nothing
     python benchmarks/gate.py render                 # the page again, from the results
+    python benchmarks/gate.py status                 # how many results are of the code as it is
 
 The bad ones are the files of `benchmarks/seeded`. The good ones are CartPole policies of 100 training seeds whose mean
 return over 1,000 fresh episodes is at least 475, and the policies that the files of `unseen` spoil, before they are
@@ -254,7 +255,7 @@ def _code(name: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=["all", "bad", "good", "render"], default="all")
+    parser.add_argument("command", nargs="?", choices=["all", "bad", "good", "render", "status"], default="all")
     parser.add_argument("--only", nargs="+", default=[], help="names of seeded files")
     parser.add_argument("--count", type=int, default=NUM_GOOD, help="of good policies")
     parser.add_argument("--processes", type=int, default=1)
@@ -263,7 +264,18 @@ def main() -> int:
         return _run(options, Path(trained))
 
 
+def status(kept: Store) -> Iterator[str]:
+    """For each kind of results, how many are of the code as it is."""
+    names = [*jobs("all", [], NUM_GOOD), *jobs_beside(kept.values())]
+    for kind in dict.fromkeys(name.partition("/")[0] for name in names):
+        marks = [kept.is_current(name, sources(name)) for name in names if name.startswith(f"{kind}/")]
+        yield f"{kind}: {sum(marks)} of {len(marks)} results are of the code as it is"
+
+
 def _run(options: argparse.Namespace, trained: Path) -> int:
+    if options.command == "status":
+        print("\n".join(status(Store(RESULTS, PROJECT))))
+        return 0
     kept, wanted = Store(RESULTS, PROJECT), jobs(options.command, options.only, options.count, trained)
     if options.command in ("bad", "good") and (options.only or options.count != NUM_GOOD):
         rows = [row for _, row in examined(wanted, options.processes)]

@@ -3,6 +3,7 @@
     python -m benchmarks.calibration [TOPIC ...] [--processes 2]         # from the root of the project
     python -m benchmarks.calibration TOPIC ... --seed 7 --streams 20     # another seed and few streams: shown, not kept
     python -m benchmarks.calibration --render                            # the page and its pictures alone
+    python -m benchmarks.calibration --status                            # how many batches are of the code as it is
 
 Ends with 1 when a stated rate is not met.
 """
@@ -11,7 +12,7 @@ import argparse
 import sys
 
 from benchmarks.calibration.page import PAGE, draw, rendered
-from benchmarks.calibration.results import found, make
+from benchmarks.calibration.results import found, make, missing, store
 from benchmarks.calibration.topic import Topic, topics
 
 
@@ -22,10 +23,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--streams", type=int)
     parser.add_argument("--render", action="store_true")
+    parser.add_argument("--status", action="store_true")
     arguments, known = parser.parse_args(), topics()
     if unknown := set(arguments.topics) - set(known):
         parser.error(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     chosen = [known[name] for name in arguments.topics or known]
+    if arguments.status:
+        print("\n".join(map(_status, chosen)))
+        return
     if arguments.seed is not None or arguments.streams is not None:
         met = [_try(topic, arguments.seed or 0, arguments.streams) for topic in chosen]
         sys.exit(not all(met))
@@ -39,6 +44,11 @@ def main() -> None:
     for name, one in wrong:
         print(f"{name}, {one.setting.name}: {one.rate.outcome} {one.num_true} of {one.num_claimed}, not as stated")
     sys.exit(bool(wrong))
+
+
+def _status(topic: Topic) -> str:
+    count = sum(setting.num_batches for setting in topic.settings)
+    return f"{topic.name}: {count - len(missing(topic, store(topic)))} of {count} batches are of the code as it is"
 
 
 def _try(topic: Topic, seed: int, num_streams: int | None) -> bool:

@@ -39,6 +39,7 @@ def main(names: list[str]) -> None:
     wanted = [case for case in cases() if not names or set(case[0]) <= set(names)]
     due = [case for case in wanted if not store.is_current(key_of(case), SOURCES)]
     if not due:
+        print(f"nothing is due: all {len(wanted)} results are current")
         return
     with tempfile.TemporaryDirectory(prefix="loomrl-faults-") as folder, orders.services(Path(folder)) as services:
         for faults, moment, workers in due:
