@@ -10,9 +10,10 @@ Ends with 1 when a stated rate is not met.
 
 import argparse
 import sys
+from pathlib import Path
 
 from benchmarks.calibration.page import PAGE, draw, rendered
-from benchmarks.calibration.results import found, make, missing, store
+from benchmarks.calibration.results import RESULTS, found, make, missing, store
 from benchmarks.calibration.topic import Topic, topics
 
 
@@ -29,7 +30,7 @@ def main() -> None:
         parser.error(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     chosen = [known[name] for name in arguments.topics or known]
     if arguments.status:
-        print("\n".join(map(_status, chosen)))
+        print("\n".join(map(status, chosen)))
         return
     if arguments.seed is not None or arguments.streams is not None:
         met = [_try(topic, arguments.seed or 0, arguments.streams) for topic in chosen]
@@ -46,9 +47,12 @@ def main() -> None:
     sys.exit(bool(wrong))
 
 
-def _status(topic: Topic) -> str:
+def status(topic: Topic, folder: Path = RESULTS) -> str:
+    """How many of a topic's batches are of the code as it is, in a sentence."""
     count = sum(setting.num_batches for setting in topic.settings)
-    return f"{topic.name}: {count - len(missing(topic, store(topic)))} of {count} batches are of the code as it is"
+    return (
+        f"{topic.name}: {count - len(missing(topic, store(topic, folder)))} of {count} batches are of the code as it is"
+    )
 
 
 def _try(topic: Topic, seed: int, num_streams: int | None) -> bool:

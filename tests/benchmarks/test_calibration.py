@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from benchmarks.calibration.__main__ import status
 from benchmarks.calibration.page import PAGE, rendered
 from benchmarks.calibration.results import found, key, make, missing, store
 from benchmarks.calibration.topic import Rate, Setting, Topic, at_most, covers, each, topics
@@ -73,8 +74,10 @@ def test_a_run_goes_on_where_it_was_and_makes_again_what_was_made_from_other_sou
     make(topic, 1, lines.append, tmp_path)
     assert len(lines) == 4, "two of four batches were kept"
     assert not missing(topic, store(topic, tmp_path))
+    assert status(topic, tmp_path) == "coin: 4 of 4 batches are of the code as it is"
     other = Topic("coin", "", topic.settings, ("benchmarks/page.py",))
     assert len(missing(other, store(topic, tmp_path))) == 4
+    assert status(other, tmp_path) == "coin: 0 of 4 batches are of the code as it is"
 
 
 def _interrupt(lines: list[str], line: str) -> None:

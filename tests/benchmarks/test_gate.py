@@ -26,6 +26,15 @@ def results() -> dict[str, list[dict[str, Any]]]:
     return gate.of_results(Store(gate.RESULTS, ROOT).values())
 
 
+def test_the_status_counts_the_results_of_the_code_as_it_is(tmp_path: Path) -> None:
+    store = Store(tmp_path / "gate.json", ROOT)
+    store.put("good/1", gate.sources("good/1"), {})
+    store.put("good/2", gate.CODE, {})
+    told = list(gate.status(store))
+    assert f"good: 1 of {gate.NUM_GOOD} results are of the code as it is" in told
+    assert all(line.split()[1] == "0" for line in told if not line.startswith("good"))
+
+
 def test_the_page_is_in_step_with_the_results() -> None:
     page = gate.PAGE.read_text()
     assert gate.rendered(page, results()) == page, "python benchmarks/gate.py render"
