@@ -1,11 +1,11 @@
 """What a run was made from: the git commit, what differed from it, and DVC's lock entries."""
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from loomrl.system.security.secret_files import suspects
 from loomrl.types import Json
 
 MAX_DIFF_BYTES = 50_000_000
+_NEW_CONTENT = re.compile(
+    rb":\d{6} 1[02]\d{4} [0-9a-f]+ ([0-9a-f]+) [A-Z]"
+)  # of a file or link, as `git log --raw` says
 
 
 @dataclass(frozen=True)
@@ -99,27 +102,28 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
 
 
 def committed_versions(folder: Path, *names: str) -> list[bytes]:
-    """What files of these names in a folder, and below it, held in any commit of any branch or tag, each content once.
+    """What files of these names held anywhere in the repository around a folder, in any commit of any branch, tag or
+    stash, each content once.
 
-    A name is a pattern of `git`, such as `*.dvc`. Outside of a repository it is nothing.
+    A name is a pattern of `git`, such as `*.dvc`.
 
     Raises:
-        ServiceError: when git fails or is not installed.
+        ServiceError: when git fails, as outside of a repository, or is not installed.
     """
-    if _fact(folder, "rev-parse", "--git-dir") is None:
-        return []
-    patterns = [f":(glob)**/{name}" for name in names]
-    listed = _git(folder, "rev-list", "--all", "--full-history", "--objects", "--", *patterns).decode().splitlines()
-    found = [line.partition(" ") for line in listed]
-    named = [digest for digest, _, path in found if any(fnmatch(Path(path).name, name) for name in names)]
-    contents = _git(folder, "cat-file", "--batch", given="".join(f"{digest}\n" for digest in named).encode())
+    patterns = [f":(top,glob)**/{name}" for name in names]
+    every = ("--all", "--full-history", "-m", "--root", "--no-renames", "--raw", "--no-abbrev", "--format=", "-z")
+    changes = _git(folder, "log", *every, "--", *patterns)
+    digests = sorted({found[1] for found in _NEW_CONTENT.finditer(changes)})
+    contents = _git(folder, "cat-file", "--batch", given=b"".join(digest + b"\n" for digest in digests))
     versions, start = list[bytes](), 0
-    for _ in named:
+    while start < len(contents):
         first = contents.index(b"\n", start) + 1  # of what follows "DIGEST KIND SIZE"
-        _, kind, size = contents[start:first].split()
-        if kind == b"blob":  # folders are listed, too
-            versions.append(contents[first : first + int(size)])
-        start = first + int(size) + 1
+        found = contents[start:first].split()
+        if len(found) != 3:
+            raise ServiceError(f"git misses object {found[0].decode()} of {folder}; see `git fsck`")
+        size = int(found[2])
+        versions.append(contents[first : first + size])
+        start = first + size + 1
     return versions
 
 

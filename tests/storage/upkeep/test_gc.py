@@ -13,7 +13,7 @@ from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from loomrl.cli import upkeep as commands
-from loomrl.errors import ConfigError
+from loomrl.errors import ConfigError, ServiceError
 from loomrl.storage.audit.heads import anchors
 from loomrl.storage.audit.log import AuditLog, audit_folder
 from loomrl.storage.audit.records import record
@@ -22,6 +22,7 @@ from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, Registry
 from loomrl.storage.run_record import RunRecord, StageRecord, run_folder, write_run
+from loomrl.storage.upkeep.dvc_cache import cache_garbage
 from tests.support.policy_versions import config, register
 from tests.support.projects import git
 
@@ -269,6 +270,55 @@ def test_the_cache_keeps_what_commits_runs_and_the_work_tree_need(
     (root / "out" / "a").unlink()
     dvc("checkout", "--quiet")
     assert (root / "out" / "a").read_text() == "value: work tree\n"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_cache_keeps_what_any_commit_refers_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tag, a merge that took the other side, a stash, before a move, under odd names, and uncommitted."""
+    top, root = tmp_path / "repository", tmp_path / "repository" / "moved"
+    (top / "first").mkdir(parents=True)
+    git(top, "init", "--quiet", "--initial-branch", "main")
+
+    def commit(folder: Path, name: str, digest: str) -> None:
+        (folder / name).write_text(f"outs:\n- md5: {digest * 16}\n  path: x\n")
+        git(top, "add", "--all", "--force", "--", str(folder / name))
+        git(top, "commit", "--quiet", "--message", digest)
+
+    commit(top / "first", "a.dvc", "a0")
+    git(top, "mv", "first", "moved")
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "home"))
+    dvc("init", "--quiet", "--subdir")
+    commit(root, "a.dvc", "a1")
+    commit(root, "odd\nname\u2028.dvc", "a2")
+    git(top, "checkout", "--quiet", "-b", "side")
+    commit(root, "a.dvc", "a3")
+    git(top, "checkout", "--quiet", "main")
+    commit(root, "a.dvc", "a4")
+    git(top, "merge", "--quiet", "--strategy", "ours", "--message", "merge", "side")
+    git(top, "branch", "--quiet", "-D", "side")
+    git(top, "checkout", "--quiet", "--detach")
+    commit(root, "a.dvc", "a5")
+    git(top, "tag", "released")
+    git(top, "checkout", "--quiet", "main")
+    (root / "a.dvc").write_text(f"outs:\n- md5: {'a6' * 16}\n")
+    git(top, "stash", "--quiet")
+    (root / "b.dvc").write_text("<<<<<<< damaged: [")
+    git(top, "add", "--all")
+    git(top, "commit", "--quiet", "--message", "damaged")
+    (root / "b.dvc").unlink()
+    (root / ".data").mkdir()
+    (root / ".data" / "x.dvc").write_text(f"outs:\n- md5: {'a7' * 16}.dir\n")
+    (root / "gone.dvc").symlink_to("nowhere")
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    cache = root / ".dvc" / "cache" / "files" / "md5"
+    for digest in (f"a{number}" for number in range(10)):
+        (cache / digest).mkdir(parents=True)
+        (cache / digest / (digest * 15)).write_text(digest)
+    assert {Path(one.path).name[:2] for one in cache_garbage()} == {"a8", "a9"}
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "a1")
+    with pytest.raises(ServiceError):
+        list(cache_garbage())
 
 
 def keep_lock(root: Path) -> None:

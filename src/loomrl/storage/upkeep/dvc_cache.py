@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -38,45 +39,51 @@ def cache_garbage() -> Iterator[Garbage]:
     cache = root / ".dvc" / "cache" / "files" / "md5"
     if not cache.is_dir():
         return
-    if _is_shared(root, cache):
-        return  # by configuration: others may use what this project does not
-    used = _expand(cache, _used_by_commits(root) | _used_by_runs())
+    has_git = _has_git(root, cache)
+    if has_git is None:
+        return  # shared by configuration: others may use what this project does not
+    used = _expand(cache, _used_by_commits(root, has_git) | _used_by_runs())
     for path in sorted(cache.glob("??/*")):
         if f"{path.parent.name}{path.name}".removesuffix(".dir") not in used:
             yield Garbage.of("DVC cache", path, "no commit, run or work tree refers to it")
 
 
-def _is_shared(root: Path, cache: Path) -> bool:
-    """Whether DVC keeps this project's cache elsewhere."""
+def _has_git(root: Path, cache: Path) -> bool | None:
+    """Whether DVC keeps this project in git; None where its cache is not this one."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
+    from scmrepo.noscm import NoSCM
 
     logging.getLogger("dvc").setLevel(logging.ERROR)  # it warns of every stage that has not run yet
     try:
         with Repo(str(root)) as repo:
-            return Path(repo.cache.local.path).resolve() != cache.resolve()
+            if Path(repo.cache.local.path).resolve() != cache.resolve():
+                return None
+            return not isinstance(repo.scm, NoSCM)
     except DvcException as error:
         raise ServiceError(f"DVC cannot say what its cache is used for: {error}; nothing was removed") from error
 
 
-def _used_by_commits(root: Path) -> set[str]:
-    """What the work tree refers to, and every commit of every branch."""
+def _used_by_commits(root: Path, has_git: bool) -> set[str]:
+    """What the work tree refers to, and every commit of every branch. What a commit holds that is no YAML refers to
+    nothing that DVC could restore."""
     used: set[str] = set()
-    for content in {*_of_work_tree(root), *committed_versions(root, *_REFERRING)}:
+    for path in _of_work_tree(root):
         try:
-            used |= set(_digests(yaml.load(content, _LOADER)))
+            used |= set(_digests(yaml.load(path.read_bytes(), _LOADER)))
         except yaml.YAMLError as error:
-            problem = str(error).partition("\n")[0]
-            raise ArtifactError(
-                f"a dvc.lock or *.dvc in {root}, or in one of its commits, is damaged: {problem}; nothing was removed"
-            ) from error
+            raise ArtifactError(f"{path} is damaged: {error}; restore it with git; nothing was removed") from error
+    for content in committed_versions(root, *_REFERRING) if has_git else ():
+        with suppress(yaml.YAMLError):
+            used |= set(_digests(yaml.load(content, _LOADER)))
     return used
 
 
-def _of_work_tree(root: Path) -> Iterator[bytes]:
+def _of_work_tree(root: Path) -> Iterator[Path]:
     for folder, below, files in os.walk(root):
-        below[:] = [name for name in below if not name.startswith(".")]
-        yield from (Path(folder, file).read_bytes() for file in files if any(fnmatch(file, one) for one in _REFERRING))
+        below[:] = [name for name in below if name not in (".git", ".hg", ".dvc", ".venv")]
+        found = (Path(folder, file) for file in files if any(fnmatch(file, one) for one in _REFERRING))
+        yield from (path for path in found if path.is_file())
 
 
 def _used_by_runs() -> set[str]:
