@@ -70,7 +70,7 @@ def test_one_broken_agent_of_several_degrades_no_champion() -> None:
 
 
 def test_a_limit_per_step_is_judged_by_the_share_of_steps() -> None:
-    share = [episode(*[0.3] * 5, *[0.0] * 5)] * 60
+    share = [episode(*[0.3] * 5, *[0.0] * 5, total=500.0)] * 60
     refuted = by_id(judge(settings("step", 0.2), share))["limits.pole"]
     held = by_id(judge(settings("step", 0.5), share))["limits.pole"]
     assert (refuted.verdict, held.verdict) == (Verdict.REFUTED, Verdict.UNDECIDED)
@@ -146,6 +146,19 @@ def test_rewards_that_come_in_a_later_look_make_an_episode_whole() -> None:
     claims, gathered = judged(settings(), told, EVALUATED, SPAN, gathered)
     assert "a mean of 100 over 20 whole episodes of 20 agents" in by_id(claims)["return"].finding
     assert by_id(claims)["return"].verdict is Verdict.REFUTED
+
+
+def test_a_part_of_an_episode_says_nothing_of_its_share_of_steps() -> None:
+    """1,000 steps, of which the first 10 violate; feedback comes when they have ended."""
+    first = [episode(*[0.3] * 10, *[0.0] * 10, agent=str(agent)) for agent in range(20)]
+    claims, gathered = judged(settings("step", 0.05), first, EVALUATED, SPAN, LookEvidence())
+    assert by_id(claims)["limits.pole"].bound.measured < 1.0
+    last = [part(agent, True, True, *[0.0] * 980) for agent in range(20)]
+    for one in last:
+        one.rewards_before = dict.fromkeys(map(str, range(20)), 0.0)
+        one.rewards = {f"later {step}": 0.0 for step in range(980)}
+    claims, _ = judged(settings("step", 0.05), last, EVALUATED, SPAN, gathered)
+    assert by_id(claims)["limits.pole"].finding.startswith("1.00% of steps violate")
 
 
 def test_an_episode_that_others_go_on_with_is_never_whole() -> None:

@@ -1,11 +1,14 @@
 """One look after the other on a registered champion's real log: nothing judged twice, nothing skipped."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loomrl.errors import ConfigError
+from loomrl.monitoring.evidence import RETURN, LimitTally, LookEvidence
 from loomrl.monitoring.look import Look, last_look, looking
+from loomrl.promotion.comparison.window import read_window
 from loomrl.runs.config import PolicyConfig
 from loomrl.storage.audit.heads import anchor
 from loomrl.storage.audit.hosts import AUDIT_FOLDERS
@@ -85,6 +88,30 @@ def test_episodes_that_end_in_a_later_look_are_judged_whole(log: AuditLog, setti
     assert "limits.pole: 72.92% of episodes violate, in 48 episodes" in found.sentence  # 35 of those that have ended
     (returns,) = (claim for claim in found.claims if claim.id == "return")
     assert "a mean of 3 over 12 whole episodes of 12 agents" in returns.finding
+
+
+@pytest.mark.parametrize("name", [None, "the only one"])
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 5, 7])
+def test_wherever_looks_lie_late_feedback_makes_the_same_episodes(log: AuditLog, name: str | None, every: int) -> None:
+    """Five agents, six episodes of three decisions each, whose rewards come one decision late."""
+    gathered, since, still_open, late = LookEvidence(), dict[str, int](), list[list[str | None]](), dict[str, Any]()
+    returns = list[float]()
+    for place in range(18):
+        for agent in map(str, range(5)):
+            decision = decide(log, agent, name, [0.0] * 4)
+            if agent in late:
+                before, value, ended = late[agent]
+                reward(log, before, agent, name, value, ended=ended)
+            late[agent] = decision, 10.0 * (place // 3) + place % 3, place % 3 == 2
+        if place % every == every - 1 or place == 17:
+            window = read_window("cartpole", since, still_open)
+            heard = gathered.against({RETURN: 0.5}).heard([*window.episodes, *window.only_told], [])
+            tally, _ = LimitTally.at(0.5).updated((one.agent_id, 0, 0.0) for one in heard if one.places == {RETURN: 0})
+            returns += [one.whole_return for one in heard if one.whole_return is not None]
+            gathered = gathered.against({RETURN: 0.5}).after({RETURN: tally}, heard)
+            since, still_open = window.until, window.open_episodes
+    first = 1 if every == 1 and name is None else 0  # nothing tells in the first look that feedback will come
+    assert sorted(returns) == sorted(30.0 * number + 3.0 for number in range(first, 5) for _ in range(5))
 
 
 @pytest.mark.usefixtures("ready_home")

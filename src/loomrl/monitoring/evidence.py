@@ -22,7 +22,8 @@ from loomrl.system.schema import Document
 from loomrl.types import Json
 
 RETURN = "return"
-_MOST_OPEN = 10_000  # the oldest are forgotten, and stay what they were
+_MOST_OPEN = 10_000  # the oldest are waited for no longer: what is not known of them counts as 0 for good
+_MOST_UNREWARDED = 1_000  # decisions of an episode; with more it is not waited for
 _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is begun anew
 
 
@@ -55,20 +56,38 @@ class JudgedEpisode:
         """What tells it apart from others: the ids of its agent and of itself; the latter is None where it has none."""
         return self.agent_id, self.episode_id
 
-    def add(self, part: WindowEpisode, shown: Iterable[ConstraintConfig]) -> None:
-        """Add what one look tells of it; `shown` are the limits that decisions show."""
-        self.num_steps += len(part.actions)
+    def add(self, part: WindowEpisode, shown: Iterable[ConstraintConfig]) -> "JudgedEpisode | None":
+        """Add what one look tells of it; `shown` are the limits that decisions show. Where it ended before the last of
+        the decisions that were taken for its own, those after it come back, as the next episode of the agent."""
         for limit in shown if part.actions else ():
             broken = int(np.count_nonzero(violations(limit, part.as_episode())))
             self.num_broken[about(limit)] = self.num_broken.get(about(limit), 0) + broken
-        told = [reward for decision, reward in part.rewards_before.items() if decision in self.unrewarded]
-        told += [reward for reward in part.rewards.values() if reward is not None]
-        self.total += sum(told)
+        self.num_steps += len(part.actions)
+        waiting = set(self.unrewarded)
+        self.total += sum(reward for decision, reward in part.rewards_before.items() if decision in waiting)
+        self.total += sum(reward for reward in part.rewards.values() if reward is not None)
+        rest = None
+        if part.ended_by in waiting:
+            rest = self._split_off(self.unrewarded[self.unrewarded.index(part.ended_by) + 1 :], part.rewards_before)
         self.unrewarded = [one for one in self.unrewarded if one not in part.rewards_before]
         self.unrewarded += [decision for decision, reward in part.rewards.items() if reward is None]
         self.is_told |= part.can_end
-        self.is_left |= part.is_left
+        self.is_left |= part.is_left or len(self.unrewarded) > _MOST_UNREWARDED
         self.ended |= part.ended and not self.is_left
+        return rest
+
+    def _split_off(self, later: list[str], told: Mapping[str, float]) -> "JudgedEpisode | None":
+        """Take decisions that came after its end out of it. What they broke stays with it: by which of the two it was
+        is not known."""
+        if not later:
+            return None
+        rest = JudgedEpisode(self.agent_id, self.episode_id, {}, num_steps=len(later), is_told=True)
+        rest.total = sum(told[one] for one in later if one in told)
+        rest.unrewarded = [one for one in later if one not in told]
+        self.num_steps -= len(later)
+        self.total -= rest.total
+        self.unrewarded = [one for one in self.unrewarded if one not in set(later)]
+        return rest
 
     @property
     def whole_return(self) -> float | None:
@@ -78,11 +97,10 @@ class JudgedEpisode:
     def broken(self, limit: ConstraintConfig) -> float | None:
         """Whether it broke a limit, 0 or 1, or the share of its steps that did; None while that is not known."""
         count = self.num_broken.get(about(limit), 0)
-        if limit.per == "episode" and self.episode_id is None and not self.is_told:
-            return None  # where episodes begin and end is not known
+        is_unnamed = self.episode_id is None and not self.is_told  # where episodes begin and end is not known
         if limit.per == "episode":
-            return 1.0 if count else 0.0 if self.ended else None
-        return count / self.num_steps if self.ended or not self.is_told else None
+            return None if is_unnamed else 1.0 if count else 0.0 if self.ended else None
+        return min(count / self.num_steps, 1.0) if self.ended or is_unnamed else None
 
     @property
     def may_change(self) -> bool:
@@ -179,13 +197,22 @@ class LookEvidence(Document):
     def heard(self, parts: Iterable[WindowEpisode], shown: Iterable[ConstraintConfig]) -> list[JudgedEpisode]:
         """Of which episodes one look's parts tell, with what was seen of them before, in the order they began."""
         known, begun, told = {one.key: deepcopy(one) for one in self.open_episodes}, list[JudgedEpisode](), set[Key]()
-        for part in parts:
-            if not part.cut:
-                begun.append(JudgedEpisode(*part.key, dict.fromkeys(self.tallies, 0)))
-                begun[-1].add(part, shown)
-            elif part.key in known:
-                known[part.key].add(part, shown)
+        following: dict[Key, JudgedEpisode] = {}  # begun in earlier looks, as it turned out
+        for part in sorted(parts, key=lambda part: not part.cut):
+            if part.cut and part.key in known:
+                rest = known[part.key].add(part, shown)
                 told.add(part.key)
+                if rest is not None:
+                    following[part.key] = rest
+                    begun.append(rest)
+            elif not part.cut and part.key in following:
+                following.pop(part.key).add(part, shown)
+            elif not part.cut:
+                begun.append(JudgedEpisode(*part.key, {}))
+                begun[-1].add(part, shown)
+                begun[-1].is_left |= bool(part.rewards_before)  # it began in an earlier look, and is not known
+        for one in begun:
+            one.places = dict.fromkeys(self.tallies, 0)
         return [*(known[key] for key in known if key in told), *begun]
 
     def after(self, tallies: dict[str, LimitTally], heard: Iterable[JudgedEpisode]) -> "LookEvidence":

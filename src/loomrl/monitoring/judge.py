@@ -9,7 +9,8 @@ it chose.
 What is bet against: "but for a few agents, the mean over agents of what they show is at most the limit"; of returns,
 "... of what is missing up to the best return is at most what may be missing". Every look adds to the evidence of those
 before it about the same version, and the level is divided among the limits and the return: the chance that a version
-that keeps its promises is ever called degraded stays below 1 - confidence, however often it is looked at.
+that keeps its promises is ever called degraded stays below 1 - confidence, however often it is looked at, while its
+limits stay what they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,8 +53,9 @@ def judge(
     """
     if not episodes:
         return [], gathered
-    claims = [_finiteness(episodes)]
-    if len(episodes) < config.monitoring.min_episodes and claims[0].verdict is not Verdict.REFUTED:
+    claims = [_finiteness(episodes)] if any(episode.actions for episode in episodes) else []
+    is_finite = all(claim.verdict is not Verdict.REFUTED for claim in claims)
+    if len(episodes) < config.monitoring.min_episodes and is_finite:
         return claims, gathered
     shown = [limit for limit in config.safety.constraints if kind_of(limit.quantity) in ("observation", "action")]
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)

@@ -85,6 +85,18 @@ def test_rewards_that_come_one_decision_late_are_of_the_episode_they_are_for(epi
     assert [(one.episode_return, one.cut) for one in second.episodes] == [(12.0, False), (15.0, False), (None, False)]
 
 
+def test_who_wrote_what_under_other_clocks_is_not_torn_apart() -> None:
+    """The last decision of an episode is on another host, whose clock is behind: it seems to come before others."""
+    logs = [AuditLog("cartpole"), AuditLog("cartpole")]
+    first = decide(logs[0], "a", "1", [0.0] * 4)
+    last = decide(logs[1], "a", "1", [0.0] * 4)
+    second = decide(logs[0], "a", "1", [0.0] * 4)
+    for log, decision in ((logs[0], first), (logs[0], second), (logs[1], last)):
+        reward(log, decision, "a", "1", 1.0, ended=decision == last)
+    (episode,) = read_window("cartpole", {}, []).episodes
+    assert (episode.episode_return, len(episode.actions)) == (3.0, 3)
+
+
 def test_an_episode_that_is_silent_for_a_while_is_known_when_it_goes_on() -> None:
     log = AuditLog("cartpole")
     decide(log, "a", "1", [0.0] * 4)

@@ -127,7 +127,7 @@ def examined(folder: Path, environment: str, policy: Any, *limits: ConstraintCon
         play=lambda *_: [],
         evidence=EvidenceWriter(folder / "case"),
     )
-    settings = FalsificationConfig(num_leads=64, num_lines=8)
+    settings = FalsificationConfig(num_leads=115, num_lines=8)
     (claim,) = [
         claim
         for claim in falsification.examine(context.of(falsification, settings), settings)

@@ -1,4 +1,4 @@
-"""The files of a plug-in's package: all that it can run or read, but for what tools leave there.
+"""The files of a plug-in's package: what it can run or read there, but for what tools leave.
 
 An environment's source is `loomrl.environment.sources.roots.files_of`: it must run from its archive alone.
 """
@@ -15,7 +15,8 @@ _SKIPPED_SUFFIXES = {".pyo", ".swp"}
 def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
     """Files of a package folder or of a module, each as (path, name below `base`).
 
-    Linked folders are followed, but for links to a folder around them. Hidden folders are left out, and bytecode that
+    Linked folders with Python's files are followed, but for links to a folder around them: others may be data sets.
+    Hidden folders are left out, and bytecode that
     has its source beside it.
     """
     if location.is_file():
@@ -31,7 +32,7 @@ def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
 def _is_entered(folder: Path, location: Path) -> bool:
     if folder.name in _SKIPPED_FOLDERS or folder.name.startswith("."):
         return False
-    return not folder.is_symlink() or not _leads_back(folder, location)
+    return not folder.is_symlink() or (any(folder.glob("*.py")) and not _leads_back(folder, location))
 
 
 def _leads_back(link: Path, location: Path) -> bool:

@@ -132,7 +132,7 @@ def _search_path(name: str, origin: Path) -> list[Path]:
         return []
     try:
         return [Path(place) for place in importlib.import_module(name).__path__]
-    except Exception:  # noqa: BLE001 - what cannot be imported here adds nothing
+    except (Exception, SystemExit):  # noqa: BLE001 - what cannot be imported here adds nothing
         return []
 
 

@@ -85,6 +85,8 @@ class WindowEpisode:
     terminated: bool = False  # ended by itself, not by a limit on its time
     is_left: bool = False  # these are its first decisions alone
     rewards_before: dict[str, float] = field(default_factory=dict)  # decision id -> reward, of those before the window
+    is_told: bool = False  # feedback came on decisions of this agent under this id, in this window or before
+    ended_by: str = ""  # the decision whose feedback said that it ended
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
@@ -130,41 +132,37 @@ class WindowEpisode:
             self.assignments[experiment] = found
 
     def add_feedback(self, record: Json) -> None:
-        """Add a feedback's record; one on a decision before the window shows that the episode began there."""
+        """Add a feedback's record. One on a decision before the window shows that the episode began there."""
         decision = record["decision_id"]
-        self.terminated |= record["terminated"]
-        self.ended |= record["terminated"] or record["truncated"]
+        if record["terminated"] or record["truncated"]:
+            self.terminated |= record["terminated"]
+            self.ended, self.ended_by = True, decision
         if decision not in self.rewards:
-            self.cut, self.rewards_before[decision] = True, record["reward"]
+            self.rewards_before[decision] = record["reward"]
             return
         self.rewards[decision] = record["reward"]
         self.told_at[decision] = record["timestamp"]
         if record.get("cost") is not None:
             self.costs[decision] = record["cost"]
 
-    def ended_with(self, record: Json) -> "WindowEpisode | None":
-        """Add the feedback that says that it ended; returns what it holds of later decisions, as an episode of their
-        own, None where there are none."""
-        place = next((number for number, one in enumerate(self.rewards, 1) if one == record["decision_id"]), 0)
-        rest = None if place == len(self.rewards) else self._from(place)
-        if rest is not None:
-            for name in _OF_DECISIONS:
-                setattr(self, name, getattr(self, name)[:place])
-            for name in _BY_DECISION:
-                later = getattr(rest, name)
-                setattr(self, name, {one: value for one, value in getattr(self, name).items() if one not in later})
-            self.ended = self.terminated = False  # what was known was known of the later ones
-            self.assignments = self.assignments if place else {}
-        self.add_feedback(record)
-        return rest
+    def later_than(self, decision: str) -> list[str]:
+        """The ids of its decisions after this one; all of them where it is none of them."""
+        known = list(self.rewards)
+        return known[known.index(decision) + 1 :] if decision in self.rewards else known
 
-    def _from(self, place: int) -> "WindowEpisode":
-        """Its decisions from a place on, as an episode that begins there."""
+    def split_off(self, later: list[str]) -> "WindowEpisode":
+        """Take its last decisions, of these ids, out of it; returns them as an episode that begins with them."""
+        place, ids = len(self.rewards) - len(later), set(later)
         kept: dict[str, Any] = {name: getattr(self, name)[place:] for name in _OF_DECISIONS}
-        later = list(self.rewards)[place:]
         for name in _BY_DECISION:
-            kept[name] = {one: value for one, value in getattr(self, name).items() if one in later}
-        return replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, **kept)
+            kept[name] = {one: value for one, value in getattr(self, name).items() if one in ids}
+            setattr(self, name, {one: value for one, value in getattr(self, name).items() if one not in ids})
+        rest = replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, **kept)
+        for name in _OF_DECISIONS:
+            setattr(self, name, getattr(self, name)[:place])
+        self.ended, self.terminated, self.ended_by = False, False, ""  # what was known was known of the later ones
+        self.assignments = self.assignments if place else {}
+        return rest
 
     @property
     def key(self) -> Key:
@@ -227,14 +225,15 @@ class WindowEpisode:
 
     @property
     def can_end(self) -> bool:
-        """Whether feedback came, which says when it ends."""
-        return bool(self.rewards_before) or any(reward is not None for reward in self.rewards.values())
+        """Whether feedback comes, which says when it ends."""
+        return self.is_told or bool(self.rewards_before) or any(reward is not None for reward in self.rewards.values())
 
     @property
     def episode_return(self) -> float | None:
         """The undiscounted return; None where the log does not show the whole episode with all its rewards."""
         rewards = [reward for reward in self.rewards.values() if reward is not None]
-        return sum(rewards) if self.ended and not self.cut and len(rewards) == len(self.rewards) else None
+        is_whole = self.ended and not self.cut and not self.rewards_before and len(rewards) == len(self.rewards)
+        return sum(rewards) if is_whole else None
 
     @property
     def episode_cost(self) -> float | None:
@@ -290,27 +289,34 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         dict[Key, WindowEpisode](),
     )
     episodes, until = list[WindowEpisode](), dict(since)
-    holding: dict[str, WindowEpisode] = {}  # decision id -> its episode
+    holding: dict[str, tuple[WindowEpisode, str]] = {}  # decision id -> its episode, and the server that wrote it
+
+    def begin(key: Key, is_cut: bool) -> WindowEpisode:
+        current[key] = WindowEpisode(cut=is_cut, agent_id=key[0], episode_id=key[1])
+        episodes.append(current[key])
+        return current[key]
 
     def open_one(key: Key) -> WindowEpisode:
         """The episode that has not ended under this key; a new one where there is none."""
         if key not in current or current[key].ended:
-            is_cut = key not in current and key in began_before
-            current[key] = WindowEpisode(cut=is_cut, agent_id=key[0], episode_id=key[1])
-            episodes.append(current[key])
+            return begin(key, is_cut=key not in current and key in began_before)
         return current[key]
 
-    def add_feedback(record: Json, key: Key) -> None:
-        episode = holding.get(record["decision_id"])
+    def add_feedback(record: Json, key: Key, server: str) -> None:
+        decision = record["decision_id"]
+        episode, writer = holding.get(decision, (current.get(key), server))
         if episode is None:  # the decision stands before the window
-            episode = current[key] if key in current else open_one(key)
-        if not (record["terminated"] or record["truncated"]):
-            episode.add_feedback(record)
-        elif (rest := episode.ended_with(record)) is not None:
+            episode = begin(key, is_cut=True)
+        later = episode.later_than(decision) if record["terminated"] or record["truncated"] else []
+        # Only what one server wrote stands in its order: the clocks of others may differ.
+        if later and all(holding[one][1] == writer for one in later):
+            rest = episode.split_off(later)
             episodes.append(rest)
-            holding.update(dict.fromkeys(rest.rewards, rest))
-            if current[key] is episode:
+            holding.update((one, (rest, writer)) for one in later)
+            episode.cut |= decision not in episode.rewards
+            if current.get(key) is episode:
                 current[key] = rest
+        episode.add_feedback(record)
 
     for server, record in _in_time(policy, since):
         until[server] = record["sequence"]
@@ -321,11 +327,17 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             continue
         key = record["agent_id"], record["episode_id"]
         if record["kind"] == "feedback":
-            add_feedback(record, key)
+            add_feedback(record, key, server)
             continue
         require_opened(record)
-        episode = holding[record["decision_id"]] = open_one(key)
+        episode = open_one(key)
+        holding[record["decision_id"]] = episode, server
         episode.add_decision(record)
+    told = {one.key for one in episodes if one.can_end} | {key for key in began_before if key[1] is None}
+    for episode in episodes:
+        episode.is_told = episode.key in told
+        if not since:  # of a log whose beginning was removed
+            episode.cut |= bool(episode.rewards_before)
     silent = [key for key in began_before if key not in current]
     heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
     empty = [episode for episode in episodes if not episode.observations]

@@ -6,7 +6,7 @@ from loomrl.safety.case.tally import tally
 from loomrl.safety.check import MODEL_CHECKING, STATISTICAL
 from loomrl.types import Claim, GateDecision, LabelKind, Verdict
 
-_VACUOUS = (LabelKind.CANNOT_BE_FALSE, LabelKind.NEVER_BROKEN)
+_NEVER_FALSE = (LabelKind.CANNOT_BE_FALSE, LabelKind.NEVER_BROKEN)
 
 BEHAVIOUR = (STATISTICAL, MODEL_CHECKING)  # stages that say what the policy does in its environment
 MET = (Verdict.PROVED, Verdict.SUPPORTED, Verdict.WAIVED)
@@ -17,7 +17,8 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     claimed about behaviour.
 
     A label changes nothing for a claim that is not met: it blocks all the same. One that cannot be false says nothing
-    about behaviour. The decision names the claims that block, and says why.
+    about behaviour. Where all that do were never seen false, whoever acted, the gate passes and the reason says so. The
+    decision names the claims that block, and says why.
     """
     mandatory = [claim for claim in claims if claim.mandatory]
     blocking = [claim for claim in mandatory if claim.verdict not in MET]
@@ -26,6 +27,8 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
             "the gate is empty: no mandatory claim says how the policy behaves; declare safety.constraints, give "
             "safety.checks.minimum_return a threshold, or properties to safety.checks.model_checking"
         )
+        if vacuous := ", ".join(claim.id for claim in mandatory if _is_vacuous(claim)):
+            reason = f"{reason}; {vacuous} {'say' if ', ' in vacuous else 'says'} nothing: see why it is not counted"
         return GateDecision(passed=False, blocking=[claim.id for claim in blocking], reason=reason)
     if blocking:
         shown = "; ".join(f"{claim.id} is {claim.verdict}: {claim.finding}" for claim in blocking)
@@ -35,8 +38,11 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     labelled = any(claim.label for claim in mandatory)
     met = "every mandatory claim is met" if labelled else f"all {len(mandatory)} mandatory claims are met"
     count = f": {tally(mandatory)}" if labelled else ""
+    behaviour = [claim.label for claim in mandatory if claim.stage in BEHAVIOUR]
+    if all(label is not None and label.kind in _NEVER_FALSE for label in behaviour):
+        count = f"{count}; none of its limits was ever seen broken, whoever acted: it may refuse nothing"
     return GateDecision(passed=True, blocking=[], reason=f"{met}{note}{count}")
 
 
 def _is_vacuous(claim: Claim) -> bool:
-    return claim.label is not None and claim.label.kind in _VACUOUS
+    return claim.label is not None and claim.label.kind is LabelKind.CANNOT_BE_FALSE

@@ -82,28 +82,25 @@ def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]
     swayed = swayed_episodes(context) if about else []
     whole = [one for one in swayed if one.terminated or one.truncated]
     labels = _labels(about, limits, [*context.episodes, *whole])
-    if swayed:
-        labels |= {
-            claim.id: _never_broken(len(context.episodes), len(swayed))
-            for claim in about
-            if claim.verdict is not Verdict.REFUTED and not _is_broken(limits[claim.id], context.episodes, swayed)
-        }
+    for claim in about:
+        others = [one for one in swayed if _speaks_of(one, limits[claim.id])]
+        broken = any(violations(limits[claim.id], one).any() for one in (*context.episodes, *others))
+        if others and not broken and claim.verdict is not Verdict.REFUTED:
+            labels[claim.id] = _never_broken(len(context.episodes), len(others))
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
 
 
-def _is_broken(limit: ConstraintConfig, own: Sequence[Episode], swayed: Sequence[Episode]) -> bool:
-    """Whether any episode breaks it; of those that did not end, what is known only at the end says nothing."""
-    at_end = limit.quantity in EPISODE_QUANTITIES
-    episodes = [*own, *(one for one in swayed if one.terminated or one.truncated or not at_end)]
-    return any(violations(limit, episode).any() for episode in episodes)
+def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
+    """Whether the quantity of a limit is known of an episode: some are known only at its end."""
+    return episode.terminated or episode.truncated or limit.quantity not in EPISODE_QUANTITIES
 
 
 def _never_broken(num_own: int, num_swayed: int) -> ClaimLabel:
     reason = (
-        f"nothing broke its limit in {num_own} episodes of the policy and in {num_swayed} more in which other actions "
-        "were taken at 20 to 50 % of the steps: whether anything can is not known"
+        f"nothing broke its limit in {num_own} episodes of the policy and in {num_swayed} more of at most {_LONGEST:,} "
+        "steps, with other actions at 20 to 50 % of them: whether anything can is not known"
     )
     return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
 
@@ -121,20 +118,23 @@ def swayed_episodes(context: Context) -> list[Episode]:
         return []
     field = Field.of(context)
     horizon = min(context.snapshot.spec.max_episode_steps or _LONGEST, _LONGEST)
-    actions = _actions(space, context.rng("repeats"))
+    rng = context.rng("repeats")
+    actions = _actions(space, rng)
     at_once = min(len(actions), _ACTIONS)
     places = [(share, seed) for share in _SHARES for seed in context.config.seeds[:_SWAYED] for _ in range(at_once)]
+    order = rng.permutation(len(places)) if len(actions) > _ACTIONS else range(len(places))
     leads = [
         Lead(seed, 0, horizon, push=actions[number % len(actions)], share=share)
-        for number, (share, seed) in enumerate(places)
+        for number, (share, seed) in zip(order, places, strict=True)
     ]
     return [one for one in field.play(leads, 0) if np.isfinite(one.reward).all()]
 
 
 def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
-    """All actions of a choice, at most as many as episodes; of others four: a Box's corners, or any."""
+    """All actions of a choice, or as many of them as there are episodes; four corners of a Box; of several choices or
+    switches one for each episode."""
+    most = len(_SHARES) * _SWAYED * _ACTIONS
     if isinstance(space, spaces.Discrete):
-        most = len(_SHARES) * _ACTIONS * _SWAYED
         chosen = space.start + np.unique(np.linspace(0, space.n - 1, most).astype(np.int64))
         return list(chosen.astype(space.dtype))
     if isinstance(space, spaces.Box):
@@ -142,7 +142,7 @@ def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
         return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(_ACTIONS)]
     drawn = copy(space)
     drawn.seed(int(rng.integers(2**31)))
-    return [np.asarray(drawn.sample()) for _ in range(_ACTIONS)]
+    return [np.asarray(drawn.sample()) for _ in range(most)]
 
 
 def _labels(

@@ -146,5 +146,10 @@ def _push(space: Any, rng: np.random.Generator) -> NDArray[Any]:
 
 def neighbours(lead: Lead) -> list[Lead]:
     """Leads to states close by: the same way, one to four steps sooner or later; none before the reset."""
-    moved = [step for step in _NEIGHBOURS if lead.start + step >= 0]
-    return [replace(lead, start=lead.start + step, stop=lead.stop + step) for step in moved]
+    starts = [lead.start + step for step in _NEIGHBOURS if lead.start + step >= 0]
+    before = [None if lead.actions is None else lead.actions[:start] for start in starts]
+    length = lead.stop - lead.start
+    return [
+        replace(lead, start=start, stop=start + length, actions=actions)
+        for start, actions in zip(starts, before, strict=True)
+    ]

@@ -154,9 +154,10 @@ class RecoverySearch:
         ended = [(lead, episode) for lead, episode, worth in arrived if worth >= -FAILING]
         further = self._arrived(draw_onward_leads(self.field, self.room, ended, len(seeds) - num_first, rng))
         sure = [one for one in further if one[2] < -FAILING and self._contradiction(*one[:2]) >= CONTRADICTS]
-        found = [one for part in (arrived, sure) for one in self._failing(part, max_failures)]
-        found.sort(key=lambda one: (-one.contradiction, one.relative_return - one.recovered, one.lead.seed))
-        confirmed = [self._confirmed(one) for one in found[:_CANDIDATES]]
+        parts = [sorted(self._failing(part, max_failures), key=_clearest) for part in (arrived, sure)]
+        confirmed = [
+            self._confirmed(one) for one in sorted([*parts[0][:_CANDIDATES], *parts[1][:_CANDIDATES]], key=_clearest)
+        ]
         continuous = isinstance(self.field.actions, spaces.Box)
         return [one for one in confirmed if one.is_own(continuous)]
 
@@ -201,6 +202,10 @@ class RecoverySearch:
         close = neighbours(one.lead)
         again = self._failing(self._arrived(close), len(close), one.by)
         return replace(one, neighbours=len(close), confirmed=len(again))
+
+
+def _clearest(one: Failing) -> tuple[float, float, int]:
+    return -one.contradiction, one.relative_return - one.recovered, one.lead.seed
 
 
 def _held(lead: Lead, hold: tuple[NDArray[Any], int] | None) -> Lead:
