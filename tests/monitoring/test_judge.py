@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loomrl.monitoring.evidence import LookEvidence
+from loomrl.monitoring.gathered import LookEvidence
 from loomrl.monitoring.judge import judge as judged
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from loomrl.errors import ConfigError
-from loomrl.monitoring.evidence import RETURN, LimitTally, LookEvidence
+from loomrl.monitoring.gathered import RETURN, LimitTally, LookEvidence
 from loomrl.monitoring.look import Look, last_look, looking
 from loomrl.promotion.comparison.window import read_window
 from loomrl.runs.config import PolicyConfig

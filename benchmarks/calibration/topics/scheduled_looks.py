@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, Simulation, at_most, each, finds
-from loomrl.monitoring.evidence import LookEvidence
+from loomrl.monitoring.gathered import LookEvidence
 from loomrl.monitoring.judge import judge
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.types import Interval, Verdict
 
 SOURCES = (
-    "src/loomrl/monitoring/evidence.py",
+    "src/loomrl/monitoring/gathered.py",
     "src/loomrl/monitoring/judge.py",
+    "src/loomrl/promotion/comparison/window.py",
     "src/loomrl/serving/guardian/monitor.py",
     "src/loomrl/serving/guardian/units.py",
 )

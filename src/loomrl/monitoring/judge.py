@@ -3,7 +3,7 @@
 The agent is the unit where there are several (`loomrl.serving.guardian.units`): agents differ, one may be broken, and
 the episodes of one agent depend on each other. Of an agent each episode counts once, however many looks it lies across,
 and what was not seen of it counts in the version's favour: until it has ended it breaks no limit per step, and nothing
-is missing of its return (`loomrl.monitoring.evidence`). Limits are those a decision shows, on what it observed and what
+is missing of its return (`loomrl.monitoring.gathered`). Limits are those a decision shows, on what it observed and what
 it chose.
 
 What is bet against: "but for a few agents, the mean over agents of what they show is at most the limit"; of returns,
@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 
 from loomrl.environment.quantities import kind_of
-from loomrl.monitoring.evidence import RETURN, JudgedEpisode, LimitTally, LookEvidence, about
+from loomrl.monitoring.gathered import RETURN, JudgedEpisode, LimitTally, LookEvidence, about
 from loomrl.promotion.comparison.window import WindowEpisode
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig

@@ -13,7 +13,7 @@ from filelock import FileLock
 from pydantic import Field, ValidationError
 
 from loomrl.errors import ConfigError
-from loomrl.monitoring.evidence import LookEvidence
+from loomrl.monitoring.gathered import LookEvidence
 from loomrl.monitoring.judge import judge
 from loomrl.promotion.comparison.returns import read_returns
 from loomrl.promotion.comparison.window import read_window
