@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.promotion.lineage import PLUGINS_TAG, SNAPSHOT_TAG, find_run, parse_version
 from loomrl.runs.config import PolicyConfig, load_config
-from loomrl.storage.audit.columns import Columns, count_of, version_of
+from loomrl.storage.audit.columns import count_of, version_of
 from loomrl.storage.audit.history import DECISION_MARKS
 from loomrl.storage.audit.hosts import chains_of_all_hosts, missing_chains
-from loomrl.storage.audit.records import DECISIONS, SIMULATED, is_taken_over, row_ids
+from loomrl.storage.audit.records import DECISIONS, SIMULATED, column, is_taken_over, row_ids
 from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import PolicyVersion, Registry
@@ -152,7 +152,7 @@ class _Count:
         count = count_of(entry)
         self.num_decisions += count
         self.num_taken_over += count * is_taken_over(entry.get("shared", entry))
-        self.num_simulated += sum(agent.startswith(SIMULATED) for agent in Columns([entry]).of("agent_id"))
+        self.num_simulated += sum(agent.startswith(SIMULATED) for agent in column(entry, "agent_id"))
         self.first = min(self.first or entry["timestamp"], entry["timestamp"])
         self.last = max(self.last, entry["timestamp"])
 

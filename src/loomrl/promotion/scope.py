@@ -1,7 +1,5 @@
 """What each rule of a promotion rests on: what was examined, what that leaves open, what would make it false."""
 
-from collections.abc import Callable
-
 from loomrl.safety.check import Scope
 from loomrl.types import Claim
 
@@ -12,83 +10,52 @@ def scope_of(claim: Claim) -> Scope:
     Raises:
         KeyError: for a claim that is no rule's.
     """
-    if claim.id not in {*_MEASURED, *_DECIDED}:
-        raise KeyError(f"nothing says what the rule {claim.id} rests on: loomrl.promotion.scope must")
     if claim.id in _DECIDED:
         return _DECIDED[claim.id]
+    if claim.id not in _MEASURED:
+        raise KeyError(f"nothing says what the rule {claim.id} rests on: loomrl.promotion.scope must")
     if claim.num_samples is None:
         return Scope(f"nothing: {claim.statement}", "anything else", "nothing: there was nothing to examine")
-    return _MEASURED[claim.id](claim)
+    return _MEASURED[claim.id].of(claim)
 
 
-def _not_worse(claim: Claim) -> Scope:
-    return Scope(
-        f"{claim.num_samples} pairs of evaluation episodes of the two, on the same seeds",
+_MORE = "more than those claims, each of which says how far it reaches"
+_MEASURED = {
+    "not_worse": Scope(
+        "{count} pairs of evaluation episodes of the two, on the same seeds",
         "losses so rare that no pair shows them; returns where the world differs from the snapshot",
-        f"a mean difference whose bound is below {_limit(claim)}",
-    )
-
-
-def _shadow(claim: Claim) -> Scope:
-    return Scope(
-        f"the shadow stage's report on {claim.num_samples} decisions: the verdict of each of its mandatory claims",
-        "more than those claims, each of which says how far it reaches",
+        "a mean difference whose bound is below {limit}",
+    ),
+    "shadow_passed": Scope(
+        "the shadow stage's report on {count} decisions: the verdict of each of its mandatory claims",
+        _MORE,
         "one of them that is refuted or undecided, or a report about another version or champion",
-    )
-
-
-def _consequences(claim: Claim) -> Scope:
-    return Scope(
-        f"the shadow stage's claims about what follows, over {claim.num_samples} episodes: their verdicts",
-        "more than those claims, each of which says how far it reaches",
+    ),
+    "consequences": Scope(
+        "the shadow stage's claims about what follows, over {count} episodes: their verdicts",
+        _MORE,
         "one of them that is mandatory and refuted or undecided",
-    )
-
-
-def _minimum(claim: Claim) -> Scope:
-    return Scope(
-        f"the number of decisions in the shadow stage's report: {claim.num_samples}",
+    ),
+    "minimum_decisions": Scope(
+        "the number of decisions in the shadow stage's report: {count}",
         "that they were good ones, or like those of production",
-        f"fewer than {_limit(claim)} decisions",
-    )
-
-
-def _success(claim: Claim) -> Scope:
-    return Scope(
-        f"{claim.num_samples} evaluation episodes of the version, and which of them succeeded",
+        "fewer than {limit} decisions",
+    ),
+    "min_success_rate": Scope(
+        "{count} evaluation episodes of the version, and which of them succeeded",
         "success where the world differs from the snapshot, or in another sense than the config's",
-        f"a rate whose lower bound is below {_limit(claim)}",
-    )
-
-
-def _live(claim: Claim) -> Scope:
-    return Scope(
-        f"the first {claim.num_samples} agents of the split in production: their rewards, costs and broken limits",
+        "a rate whose lower bound is below {limit}",
+    ),
+    "compared_live": Scope(
+        "the first {count} agents of the split in production: their rewards, costs and broken limits",
         "later traffic; what is not fed back as reward, cost or observation; agents that were not in the split",
         "a mean difference that is worse than allowed also at its bound",
-    )
-
-
-def _off_policy(claim: Claim) -> Scope:
-    return Scope(
-        f"{claim.num_samples} logged episodes of the champion, weighted by how likely the challenger decides so",
+    ),
+    "off_policy": Scope(
+        "{count} logged episodes of the champion, weighted by how likely the challenger decides so",
         "what follows actions that the champion never takes; episodes longer than the log's",
-        f"a gain whose bounds are below {_limit(claim)}",
-    )
-
-
-def _limit(claim: Claim) -> str:
-    return "the limit" if claim.bound is None else f"{claim.bound.limit:g}"
-
-
-_MEASURED: dict[str, Callable[[Claim], Scope]] = {
-    "not_worse": _not_worse,
-    "shadow_passed": _shadow,
-    "consequences": _consequences,
-    "minimum_decisions": _minimum,
-    "min_success_rate": _success,
-    "compared_live": _live,
-    "off_policy": _off_policy,
+        "a gain whose bounds are below {limit}",
+    ),
 }
 _DECIDED = {
     "gate_passed": Scope(

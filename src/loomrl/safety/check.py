@@ -73,11 +73,26 @@ class Scope(NamedTuple):
     not_established: str
     false_if: str  # what would have made it false
 
+    @classmethod
+    def nothing(cls, why: str) -> "Scope":
+        """Of a claim about something that was not examined."""
+        return cls(f"nothing: {why}", "anything about the statement", "nothing: it was not examined")
+
+    def of(self, claim: Claim, **facts: object) -> "Scope":
+        """These sentences with the claim's own `{count}` and `{limit}` put in, and other facts by their names."""
+        known = {"count": claim.num_samples, "limit": limit_of(claim), **facts}
+        return Scope(*(sentence.format(**known) for sentence in self))
+
+
+def limit_of(claim: Claim) -> str:
+    """What a claim's number is held against, in words where the claim names none, or only how many units it takes."""
+    return "the limit" if claim.bound is None or claim.bound.kind == "units" else f"{claim.bound.limit:g}"
+
 
 def scope_of(check: "Check", config: "CheckConfig", claim: Claim) -> Scope:
     """What a check says of one of its claims; where it says nothing, that it does not."""
     if claim.method == NOT_EXAMINED:
-        return Scope(f"nothing: {claim.finding}", "anything about the statement", "nothing: it was not examined")
+        return Scope.nothing(claim.finding)
     say = getattr(check, "scope", None)
     if say is not None:
         return Scope(*say(config, claim))

@@ -14,9 +14,8 @@ from loomrl.system.security.secret_files import suspects
 from loomrl.types import Json
 
 MAX_DIFF_BYTES = 50_000_000
-_NEW_CONTENT = re.compile(
-    rb":\d{6} 1[02]\d{4} [0-9a-f]+ ([0-9a-f]+) [A-Z]"
-)  # of a file or link, as `git log --raw` says
+# Of a file or link, as `git log --raw` says.
+_NEW_CONTENT = re.compile(rb":\d{6} 1[02]\d{4} [0-9a-f]+ ([0-9a-f]+) [A-Z]")
 
 
 @dataclass(frozen=True)
@@ -63,13 +62,20 @@ def lock_entries(project: Path, policy: str) -> dict[str, Json]:
     path = project / "dvc.lock"
     if not path.is_file():
         return {}
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where the library is there
     try:
-        stages = (yaml.load(path.read_text(), loader) or {}).get("stages") or {}
+        stages = (parse_yaml(path.read_text()) or {}).get("stages") or {}
     except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
         raise ArtifactError(f"{path} cannot be read: {error}; restore it with `git checkout dvc.lock`") from error
     suffix = f"@{policy}"
     return {name.removesuffix(suffix): entry for name, entry in stages.items() if name.endswith(suffix)}
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """What YAML of DVC's says, as plain values; None where it is empty. Raises `yaml.YAMLError` where it is none."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where the library is there
+    return yaml.load(text, loader)
 
 
 def output_hashes(entry: Json) -> dict[str, str]:

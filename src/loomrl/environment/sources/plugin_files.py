@@ -16,8 +16,7 @@ def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
     """Files of a package folder or of a module, each as (path, name below `base`).
 
     Linked folders with Python's files are followed, but for links to a folder around them: others may be data sets.
-    Hidden folders are left out, and bytecode that
-    has its source beside it.
+    Hidden folders are left out, and bytecode that has its source beside it.
     """
     if location.is_file():
         yield location, f"{base}{location.suffix}"

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from loomrl.environment.quantities import kind_of, place_of
 from loomrl.safety.case.counterexample import replay_limit, worst_failure
-from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Scope
+from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Scope, limit_of
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, ends, limits
 from loomrl.safety.probing.probes import act_with
@@ -76,7 +76,7 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
 
 def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
-    limit = "the limit" if claim.bound is None else f"{claim.bound.limit:g}"
+    limit = limit_of(claim)
     return Scope(
         f"every step of {claim.num_samples} episodes on seeds of their own",
         f"that it never happens: rates up to {limit} are allowed; anything between two steps",

@@ -16,13 +16,12 @@ from typing import Any
 import yaml
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.storage.provenance import committed_versions
+from loomrl.storage.provenance import committed_versions, parse_yaml
 from loomrl.storage.run_record import RECORD, RunRecord
 from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home, project_root
 
 _REFERRING = ("dvc.lock", "*.dvc")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where the library is there
 
 
 def cache_garbage() -> Iterator[Garbage]:
@@ -70,12 +69,12 @@ def _used_by_commits(root: Path, has_git: bool) -> set[str]:
     used: set[str] = set()
     for path in _of_work_tree(root):
         try:
-            used |= set(_digests(yaml.load(path.read_bytes(), _LOADER)))
+            used |= set(_digests(parse_yaml(path.read_bytes())))
         except yaml.YAMLError as error:
             raise ArtifactError(f"{path} is damaged: {error}; restore it with git; nothing was removed") from error
     for content in committed_versions(root, *_REFERRING) if has_git else ():
         with suppress(yaml.YAMLError):
-            used |= set(_digests(yaml.load(content, _LOADER)))
+            used |= set(_digests(parse_yaml(content)))
     return used
 
 
@@ -93,7 +92,7 @@ def _used_by_runs() -> set[str]:
         used |= set(_digests([stage.lock for stage in record.stages]))
         lock = path.parent / "dvc.lock"
         if lock.is_file():
-            used |= set(_digests(yaml.load(lock.read_bytes(), _LOADER)))
+            used |= set(_digests(parse_yaml(lock.read_bytes())))
     return used
 
 
