@@ -1,7 +1,8 @@
 """Narrow bands in which a policy does what it does on neither side: a choice that stands alone.
 
 A policy that was learnt changes its mind where a quantity passes a border. Where it changes it twice within a fraction
-of a deviation, and is sure of itself before, within and after, something was put there. Lines through observations that
+of a deviation, is sure of itself before and after, and surer within than so narrow a band lets a learnt policy become,
+something was put there. Lines through observations that
 were met, along one component at a time, are looked at from end to end.
 """
 
@@ -18,7 +19,7 @@ from loomrl.types import Policy
 
 STEP, REACH = 0.05, 2.0  # standard deviations: between two points of a line, and to its ends
 WIDEST = 1.0  # of a band
-STEEPEST = 3.0  # confidence, in usual ones, for each deviation of a band's width
+STEEPEST = 3.0  # confidence within, in usual ones, for each deviation of a band's width
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class LoneChoice:
     sides.
 
     The line goes along `component` of the flattened observation; the band in the middle is `width` standard deviations
-    wide. `confidence` is how sure the policy at least is of its choice at all three, in multiples of how sure it
-    usually is.
+    wide. `confidence` is how sure the policy is of its choice there, in multiples of how sure it usually is; on both
+    sides it is at least as sure as usual.
     """
 
     before: NDArray[Any]
@@ -98,9 +99,11 @@ def _band(
             continue
         sides = (slice(max(0, first - size), first), slice(first, last), slice(last, last + size))
         places = [part.start + int(np.argmax(sure[part])) for part in sides]
-        confidence = float(min(sure[place] for place in places))
-        if confidence >= max(1.0, STEEPEST * width) and (
-            best is None or confidence / width > best.confidence / best.width
+        confidence = float(sure[places[1]])
+        if (
+            min(sure[place] for place in places) >= 1.0
+            and confidence >= STEEPEST * width
+            and (best is None or confidence / width > best.confidence / best.width)
         ):
             before, within, after = (points[place] for place in places)
             best = LoneChoice(before, within, after, component, width, confidence)
