@@ -1,10 +1,9 @@
 """What a run was made from: the git commit, what differed from it, and DVC's lock entries."""
 
 import os
-import re
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,15 @@ from loomrl.system.security.secret_files import suspects
 from loomrl.types import Json
 
 MAX_DIFF_BYTES = 50_000_000
-# Of a file or link, as `git log --raw` says.
-_NEW_CONTENT = re.compile(rb":\d{6} 1[02]\d{4} [0-9a-f]+ ([0-9a-f]+) [A-Z]")
+# What a hook or a shell may say of another repository, or of patterns; each would hide what a folder's own one holds.
+# Settings given through the environment stay: `safe.directory` may be among them.
+_MISLEADING = {
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_IMPLICIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_INDEX_FILE"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE"),
+    *("GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX"),
+    *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
+}
+_SET_ASIDE = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")  # files of a git folder
 
 
 @dataclass(frozen=True)
@@ -107,20 +113,60 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
         return _git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment)
 
 
-def committed_versions(folder: Path, *names: str) -> list[bytes]:
-    """What files of these names held anywhere in the repository around a folder, in any commit of any branch, tag or
-    stash, each content once.
+def versions_in_git(folder: Path, *names: str) -> list[bytes]:
+    """What files of these names hold anywhere in the repository around a folder, in what git's own garbage collection
+    keeps, each content once:
 
-    A name is a pattern of `git`, such as `*.dvc`.
+    - any commit of a branch, tag or other ref, and of the HEAD of any work tree;
+    - any commit of their reflogs: all stashes stand there but the last one, and what was amended, rebased or reset away
+      and can still be restored, until git drops it (`gc.reflogExpire`: by default after 90 days, or 30);
+    - what a rebase or merge that is not finished has set aside (its autostash);
+    - the index of any work tree.
+
+    Replaced commits (`git replace`) are read, and so are those that replace them. The commands are git's plumbing,
+    which a user's settings for `git log` and `git diff` do not alter. A name is a pattern of git, such as `*.dvc`.
 
     Raises:
         ServiceError: when git fails, as outside of a repository, or is not installed.
     """
-    patterns = [f":(top,glob)**/{name}" for name in names]
-    every = ("--all", "--full-history", "-m", "--root", "--no-renames", "--raw", "--no-abbrev", "--format=", "-z")
-    changes = _git(folder, "log", *every, "--", *patterns)
-    digests = sorted({found[1] for found in _NEW_CONTENT.finditer(changes)})
-    contents = _git(folder, "cat-file", "--batch", given=b"".join(digest + b"\n" for digest in digests))
+    patterns = ["--", *(f":(top,glob)**/{name}" for name in names)]
+    git_folders = _git_folders(folder)
+    digests = {digest for one in git_folders for digest in _staged(folder, one, patterns)}
+    aside = [path.read_text().strip() for one in git_folders for name in _SET_ASIDE if (path := one / name).is_file()]
+    originals = {"GIT_NO_REPLACE_OBJECTS": "1"}
+    commits = _git(folder, "rev-list", "--all", "--reflog", *aside, environment=originals)
+    every = ("--stdin", "--no-commit-id", "--root", "-m", "-r", "--no-renames", "--raw", "-z")
+    changes = _git(folder, "diff-tree", *every, *patterns, environment=originals, given=commits)
+    for change in changes.split(b"\0")[:-1:2]:  # between them stand paths
+        _, mode, _, digest, _ = change.split()
+        if _is_content(mode):
+            digests.add(digest)
+    return _contents(folder, digests)
+
+
+def _git_folders(folder: Path) -> list[Path]:
+    """The repository's own, and that of each linked work tree, which need not be there itself."""
+    common = _git(folder, "rev-parse", "--path-format=absolute", "--git-common-dir").removesuffix(b"\n")
+    own = Path(os.fsdecode(common))
+    return [own, *own.glob("worktrees/*")]
+
+
+def _staged(folder: Path, git_folder: Path, patterns: list[str]) -> Iterator[bytes]:
+    """Digests of what an index holds; of a conflict, those of all its sides."""
+    listed = _git(folder, "ls-files", "--stage", "-z", *patterns, environment={"GIT_DIR": str(git_folder)})
+    for entry in listed.split(b"\0")[:-1]:
+        mode, digest, _ = entry.split(maxsplit=2)
+        if _is_content(mode):
+            yield digest
+
+
+def _is_content(mode: bytes) -> bool:
+    return mode.startswith((b"10", b"12"))  # a file or link, no folder, no submodule and not nothing
+
+
+def _contents(folder: Path, digests: Iterable[bytes]) -> list[bytes]:
+    given = b"".join(digest + b"\n" for digest in sorted(digests))
+    contents = _git(folder, "cat-file", "--batch", environment={"GIT_NO_REPLACE_OBJECTS": "1"}, given=given)
     versions, start = list[bytes](), 0
     while start < len(contents):
         first = contents.index(b"\n", start) + 1  # of what follows "DIGEST KIND SIZE"
@@ -131,6 +177,12 @@ def committed_versions(folder: Path, *names: str) -> list[bytes]:
         versions.append(contents[first : first + size])
         start = first + size + 1
     return versions
+
+
+def git_environment() -> dict[str, str]:
+    """The environment of this process without what would have git work on another repository than a folder's own, as
+    the variables do that git sets for its hooks."""
+    return {name: value for name, value in os.environ.items() if name not in _MISLEADING}
 
 
 def _fact(folder: Path, *arguments: str) -> str | None:
@@ -156,7 +208,7 @@ def _run_git(
             command,
             input=given,
             capture_output=True,
-            env={**os.environ, "LC_ALL": "C", **(environment or {})},
+            env={**git_environment(), "LC_ALL": "C", **(environment or {})},
             check=False,
         )
     except FileNotFoundError as error:

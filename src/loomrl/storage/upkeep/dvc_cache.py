@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.storage.provenance import committed_versions, parse_yaml
+from loomrl.storage.provenance import parse_yaml, versions_in_git
 from loomrl.storage.run_record import RECORD, RunRecord
 from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home, project_root
@@ -72,7 +72,7 @@ def _used_by_commits(root: Path, has_git: bool) -> set[str]:
             used |= set(_digests(parse_yaml(path.read_bytes())))
         except yaml.YAMLError as error:
             raise ArtifactError(f"{path} is damaged: {error}; restore it with git; nothing was removed") from error
-    for content in committed_versions(root, *_REFERRING) if has_git else ():
+    for content in versions_in_git(root, *_REFERRING) if has_git else ():
         with suppress(yaml.YAMLError):
             used |= set(_digests(parse_yaml(content)))
     return used
