@@ -94,6 +94,25 @@ def test_untracked_files_that_seem_to_hold_a_secret_are_left_out_and_named(proje
     assert not [content for content in SECRETS.values() if content.strip() and content in found.diff.decode()]
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["diff.noprefix=true", "diff.relative=true", "color.ui=always", "diff.orderFile=missing", "diff.external=false"],
+)
+def test_the_difference_applies_whatever_a_user_set_for_git(project: Path, tmp_path: Path, setting: str) -> None:
+    name, _, value = setting.partition("=")
+    git(project, "config", name, value)
+    (project / "code.py").write_text("two\n")
+    (project / ".env").write_text("TOKEN=xkcd936\n")
+    git(project, "add", "--force", ".env")
+    found = provenance.git_facts(project)
+    assert found is not None
+    assert set(found.left_out) == {"project/.env"}
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(project.parent), str(clone))
+    subprocess.run(["git", "apply", "--binary"], cwd=clone, input=found.diff, check=True)
+    assert (clone / "project" / "code.py").read_text() == "two\n"
+
+
 def test_what_was_added_to_the_index_and_not_committed_is_looked_at(project: Path) -> None:
     (project / ".env").write_text("TOKEN=xkcd936\n")
     (project / "id_rsa.bak").write_text("no key\n")

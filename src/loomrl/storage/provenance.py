@@ -93,7 +93,7 @@ def output_hashes(entry: Json) -> dict[str, str]:
 def _secrets(top: Path) -> dict[str, str]:
     """Among what the commit does not have, whether or not it was added to git's index since."""
     untracked = _git(top, "ls-files", "--others", "--exclude-standard", "-z")
-    added = _git(top, "diff", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD")
+    added = _git(top, "diff-index", "--name-only", "--diff-filter=A", "--no-renames", "-z", "HEAD")
     names = [os.fsdecode(name) for name in (untracked + added).split(b"\0") if name]
     return {path.relative_to(top).as_posix(): why for path, why in suspects(top / name for name in names).items()}
 
@@ -110,7 +110,9 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
         _git(top, "read-tree", "HEAD", environment=environment)
         without = (f":(exclude,literal){name}" for name in left_out)
         _git(top, "add", "--all", "--", ".", *without, environment=environment)
-        return _git(top, "diff", "--cached", "--binary", "--no-ext-diff", "HEAD", environment=environment)
+        # Not `git diff`: by a user's settings that gives what no `git apply` takes.
+        options = ("--cached", "--binary", "--find-renames", "--no-ext-diff")
+        return _git(top, "diff-index", *options, "HEAD", environment=environment)
 
 
 def versions_in_git(folder: Path, *names: str) -> list[bytes]:
