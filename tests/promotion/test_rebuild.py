@@ -99,6 +99,21 @@ def test_a_rebuild_is_equal_and_touches_nothing_here(project: Path, tmp_path: Pa
     assert (tmp_path / "kept" / "artifacts" / "cartpole" / "export" / "policy.onnx").is_file()
 
 
+def test_a_rebuild_in_a_hook_of_git_leaves_its_repository_alone(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There git says by variables which repository it works on."""
+    from loomrl.promotion.rebuild import rebuild
+
+    branch = git(project, "symbolic-ref", "HEAD")
+    (run_folder("run-1") / "config.yaml").unlink()  # what follows the checkout is not asked of here
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(project / ".git"))
+        hook.setenv("GIT_INDEX_FILE", str(project / ".git" / "index"))
+        with pytest.raises(ConfigError, match="did not get as far as stage 1"):
+            rebuild(Registry().require("cartpole", "1"), Registry())
+    assert git(project, "symbolic-ref", "HEAD") == branch
+    assert git(project, "status", "--porcelain") == ""
+
+
 def test_a_rebuild_that_differs_is_refused(project: Path) -> None:
     (run_folder("run-1") / "diff.patch").unlink()  # without the change the weights are others
     write_run(read_run("run-1").model_copy(update={"git_dirty": False}))

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from loomrl.errors import ConfigError, LoomRLError, ServiceError
 from loomrl.runs.stages import ORDER
+from loomrl.storage.provenance import git_environment
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.storage.run_record import RunRecord, read_run, run_folder
 from loomrl.system.files import digest_folder, sha256_file, write_atomic
@@ -117,7 +118,9 @@ def _checkout(record: RunRecord, commit: str, target: Path) -> Path:
 
 
 def _reproduce(project: Path, policy: str, home: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in ("LOOMRL_EVENTS", "DVC_ROOT")}
+    environment = {
+        name: value for name, value in git_environment().items() if name not in ("LOOMRL_EVENTS", "DVC_ROOT")
+    }
     environment |= {
         "LOOMRL_HOME": str(home),
         "PYTHONPATH": str(project / "src"),
@@ -165,7 +168,7 @@ def _artifact(name: str, expected: str, found: str | None) -> Artifact:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=git_environment(), check=False)
     if done.returncode != 0:
         raise ServiceError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
     return done.stdout
