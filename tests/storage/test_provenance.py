@@ -328,7 +328,7 @@ def test_lock_entries_are_those_of_the_policy(tmp_path: Path) -> None:
     assert provenance.output_hashes(found["training"]) == {"artifacts/x": "abc.dir"}
 
 
-@pytest.mark.parametrize("content", ["<<<<<<< HEAD\nstages:\n", "- a list\n"])
+@pytest.mark.parametrize("content", ["<<<<<<< HEAD\nstages:\n", "- a list\n", "stages: 2001-99-99\n"])
 def test_a_damaged_lock_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "dvc.lock").write_text(content)
     with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):

@@ -21,6 +21,7 @@ _MISLEADING = {
     *("GIT_NO_REPLACE_OBJECTS", "GIT_REPLACE_REF_BASE", "GIT_INTERNAL_SUPER_PREFIX"),
     *("GIT_LITERAL_PATHSPECS", "GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
 }
+_NO_VALUE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _SET_ASIDE = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")  # files of a git folder
 
 
@@ -81,7 +82,10 @@ def parse_yaml(text: str | bytes) -> Any:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a tenth of the time, where the library is there
-    return yaml.load(text, loader)
+    try:
+        return yaml.load(text, loader)
+    except _NO_VALUE as error:  # of a scalar that is not what it seems, as the date 2001-99-99; or nested too deep
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
 
 
 def output_hashes(entry: Json) -> dict[str, str]:

@@ -13,7 +13,7 @@ from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from loomrl.cli import upkeep as commands
-from loomrl.errors import ConfigError, ServiceError
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.storage.audit.heads import anchors
 from loomrl.storage.audit.log import AuditLog, audit_folder
 from loomrl.storage.audit.records import record
@@ -321,10 +321,96 @@ def test_the_cache_keeps_what_any_commit_refers_to(tmp_path: Path, monkeypatch: 
         list(cache_garbage())
 
 
-def keep_lock(root: Path) -> None:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of DVC's whose cache holds entries of the digests a0a0... to a9a9...; a0 stands in its dvc.lock."""
+    root = tmp_path / "project"
+    cache = root / ".dvc" / "cache" / "files" / "md5"
+    for digest in (f"a{number}" for number in range(10)):
+        (cache / digest).mkdir(parents=True)
+        (cache / digest / (digest * 15)).write_text(digest)
+    (root / ".dvc" / "config").write_text("")
+    (root / ".gitignore").write_text("cache/\n")
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    (root / "dvc.lock").write_text(refer("a0"))
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "home"))
+    return root
+
+
+def refer(digest: str) -> str:
+    return f"schema: '2.0'\nstages:\n  x:\n    cmd: x\n    outs:\n    - path: x\n      md5: {digest * 16}\n"
+
+
+def kept() -> set[str]:
+    unused = {Path(one.path).name[:2] for one in cache_garbage()}
+    return {f"a{number}" for number in range(10)} - unused
+
+
+def start_git(root: Path) -> None:
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "first")
+
+
+DAMAGED = {
+    "conflict": "<<<<<<< ours\n",
+    "no date": "desc: 2001-99-99\n",
+    "no number": "desc: !!int x\n",
+    "no time": "desc: !!timestamp x\n",
+    "no truth": "desc: !!bool x\n",
+    "no text": "\udcff\n",
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damage_names_the_file_in_the_work_tree_and_hides_nothing_in_history(project: Path, damage: str) -> None:
+    start_git(project)
+    (project / "dvc.lock").write_text(refer("a1") + DAMAGED[damage] + refer("a2"), errors="surrogateescape")
+    with pytest.raises(ArtifactError, match=r"(?s)project/dvc\.lock is damaged.*nothing was removed"):
+        kept()
+    git(project, "commit", "--quiet", "--all", "--message", "damaged")
+    (project / "dvc.lock").write_text(refer("a0"))
+    assert kept() == {"a0", "a1", "a2"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_digest_is_found_however_yaml_says_it(project: Path) -> None:
+    """In what refers to itself, is nested deep, or stands for very much more; as a number; and by an alias."""
+    start_git(project)
+    number = "12" * 16
+    entry = project / ".dvc" / "cache" / "files" / "md5" / "12" / number[2:]
+    entry.parent.mkdir()
+    entry.write_text("12")
+    more = "".join(f"m{level}: &m{level} [{', '.join([f'*m{level - 1}'] * 9)}]\n" for level in range(1, 12))
+    (project / "a.dvc").write_text(f"a: &a [*a]\nouts: [{{md5: {'a1' * 16}}}]\n")
+    (project / "b.dvc").write_text(f"m0: &m0 x\n{more}outs: [{{md5: {'a2' * 16}.dir}}, {{md5: {number}}}]\n")
+    (project / "c.dvc").write_text(f"h: &h '{'a3' * 16}'\nouts: [{{md5: *h}}]\n")
+    (project / "d.dvc").write_text(f"d: {'[' * 5000}{']' * 5000}\nouts: [{{md5: {'a4' * 16}}}]\n")
+    git(project, "add", "--all")
+    git(project, "commit", "--quiet", "--message", "odd")
+    (project / "d.dvc").unlink()  # without its C library, PyYAML does not read it
+    assert kept() == {"a0", "a1", "a2", "a3", "a4"}
+    assert str(entry) not in {item.path for item in cache_garbage()}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_damaged_lock_of_a_run_is_named(project: Path) -> None:
+    start_git(project)
+    keep_lock(project, stage="x")
+    lock = run_folder("run-1") / "dvc.lock"
+    lock.write_text(refer("a4"))
+    assert kept() == {"a0", "a4"}
+    lock.write_text(refer("a4") + "<<<<<<< ours\n")
+    with pytest.raises(ArtifactError, match=r"(?s)run-1/dvc\.lock is damaged.*nothing was removed"):
+        kept()
+
+
+def keep_lock(root: Path, stage: str = "export") -> None:
     import yaml
 
-    entry = yaml.safe_load((root / "dvc.lock").read_text())["stages"]["export"]
+    entry = yaml.safe_load((root / "dvc.lock").read_text())["stages"][stage]
     write_run(
         RunRecord(
             run_id="run-1",

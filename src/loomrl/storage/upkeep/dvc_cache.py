@@ -1,17 +1,17 @@
-"""Entries of DVC's cache that no commit, no run and not the work tree refer to.
+"""Entries of DVC's cache that nothing in git, no run and no work tree refers to.
 
-What is referred to stands in files `dvc.lock` and `*.dvc`: of every commit, each content once, for a history has few
-of them and DVC would read all its commits one by one; of the work tree; and of runs, which never commit.
+What is referred to stands in files `dvc.lock` and `*.dvc`: of all that git keeps, each content once, for a history has
+few of them and DVC would read all its commits one by one; of the work tree; and of runs, which never
+commit. Whatever looks like a digest in one counts, so that damage hides none.
 """
 
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator
-from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,14 +22,16 @@ from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home, project_root
 
 _REFERRING = ("dvc.lock", "*.dvc")
+_DIGEST = re.compile(rb"[0-9a-f]{32}")
 
 
 def cache_garbage() -> Iterator[Garbage]:
     """Unused entries of the project's own DVC cache; none outside a project. One shared with others is left alone.
 
     Raises:
-        ServiceError: when DVC cannot say what is used.
-        ArtifactError: when the list of a cached folder, or a run's record, is damaged.
+        ServiceError: when DVC or git cannot say what is used.
+        ArtifactError: when the list of a cached folder, a run's record, or a `dvc.lock` or `*.dvc` of a run or the
+            project's work tree is damaged.
     """
     try:
         root = project_root()
@@ -41,14 +43,15 @@ def cache_garbage() -> Iterator[Garbage]:
     has_git = _has_git(root, cache)
     if has_git is None:
         return  # shared by configuration: others may use what this project does not
-    used = _expand(cache, _used_by_commits(root, has_git) | _used_by_runs())
+    found = {digest.decode() for content in _referring(root, has_git) for digest in _DIGEST.findall(content)}
+    used = _expand(cache, found)
     for path in sorted(cache.glob("??/*")):
         if f"{path.parent.name}{path.name}".removesuffix(".dir") not in used:
             yield Garbage.of("DVC cache", path, "no commit, run or work tree refers to it")
 
 
 def _has_git(root: Path, cache: Path) -> bool | None:
-    """Whether DVC keeps this project in git; None where its cache is not this one."""
+    """Whether DVC keeps this project in git; None where DVC's cache is not this one."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
     from scmrepo.noscm import NoSCM
@@ -63,48 +66,36 @@ def _has_git(root: Path, cache: Path) -> bool | None:
         raise ServiceError(f"DVC cannot say what its cache is used for: {error}; nothing was removed") from error
 
 
-def _used_by_commits(root: Path, has_git: bool) -> set[str]:
-    """What the work tree refers to, and every commit of every branch. What a commit holds that is no YAML refers to
-    nothing that DVC could restore."""
-    used: set[str] = set()
-    for path in _of_work_tree(root):
-        try:
-            used |= set(_digests(parse_yaml(path.read_bytes())))
-        except yaml.YAMLError as error:
-            raise ArtifactError(f"{path} is damaged: {error}; restore it with git; nothing was removed") from error
-    for content in versions_in_git(root, *_REFERRING) if has_git else ():
-        with suppress(yaml.YAMLError):
-            used |= set(_digests(parse_yaml(content)))
-    return used
+def _referring(root: Path, has_git: bool) -> Iterator[bytes]:
+    """All contents that may refer to the cache. What git has need be no YAML."""
+    yield from (_undamaged(path) for path in _of_work_tree(root))
+    if has_git:
+        yield from versions_in_git(root, *_REFERRING)
+    for path in (home() / "runs").glob(f"*/{RECORD}"):
+        RunRecord.read(path)  # raises where it is damaged
+        yield path.read_bytes()
+        lock = path.with_name("dvc.lock")
+        if lock.is_file():
+            yield _undamaged(lock)
 
 
-def _of_work_tree(root: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(root):
+def _of_work_tree(top: Path) -> Iterator[Path]:
+    for folder, below, files in os.walk(top):
         below[:] = [name for name in below if name not in (".git", ".hg", ".dvc", ".venv")]
         found = (Path(folder, file) for file in files if any(fnmatch(file, one) for one in _REFERRING))
         yield from (path for path in found if path.is_file())
 
 
-def _used_by_runs() -> set[str]:
-    used: set[str] = set()
-    for path in (home() / "runs").glob(f"*/{RECORD}"):
-        record = RunRecord.read(path)
-        used |= set(_digests([stage.lock for stage in record.stages]))
-        lock = path.parent / "dvc.lock"
-        if lock.is_file():
-            used |= set(_digests(parse_yaml(lock.read_bytes())))
-    return used
-
-
-def _digests(document: Any) -> Iterator[str]:
-    """All digests under `md5` in a document, however deep; those of folders without their suffix."""
-    if isinstance(document, dict):
-        if isinstance(digest := document.get("md5"), str):
-            yield digest.removesuffix(".dir")
-        document = list(document.values())
-    if isinstance(document, list):
-        for one in document:
-            yield from _digests(one)
+def _undamaged(path: Path) -> bytes:
+    """What a file holds; an error where it is no YAML: digests may be missing from it."""
+    content = path.read_bytes()
+    try:
+        parse_yaml(content)
+    except yaml.YAMLError as error:
+        raise ArtifactError(
+            f"{path} is damaged: {error}; restore it with git or from a backup; nothing was removed"
+        ) from error
+    return content
 
 
 def _expand(cache: Path, used: set[str]) -> set[str]:
