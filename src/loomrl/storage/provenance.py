@@ -119,6 +119,24 @@ def _diff(top: Path, left_out: Iterable[str]) -> bytes:
         return _git(top, "diff-index", *options, "HEAD", environment=environment)
 
 
+def lies_in_repository(folder: Path) -> bool:
+    """Whether a `.git` stands in a folder or above it, be it one that git cannot read."""
+    folder = folder.resolve()
+    return any(os.path.lexists(one / ".git") for one in (folder, *folder.parents))
+
+
+def other_work_trees(folder: Path) -> list[Path]:
+    """The other work trees of the repository around a folder, as `git worktree list` has them, that are there.
+
+    Raises:
+        ServiceError: when git fails, as outside of a repository, or is not installed.
+    """
+    listed = _git(folder, "worktree", "list", "--porcelain", "-z").split(b"\0")
+    found = [Path(os.fsdecode(line.removeprefix(b"worktree "))) for line in listed if line.startswith(b"worktree ")]
+    own = _fact(folder, "rev-parse", "--show-toplevel")
+    return [path for path in found if path.is_dir() and (own is None or not path.samefile(own))]
+
+
 def versions_in_git(folder: Path, *names: str) -> list[bytes]:
     """What files of these names hold anywhere in the repository around a folder, in what git's own garbage collection
     keeps, each content once:

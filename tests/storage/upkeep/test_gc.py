@@ -353,6 +353,33 @@ def start_git(root: Path) -> None:
     git(root, "commit", "--quiet", "--message", "first")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("above", [False, True])
+def test_commits_count_where_dvc_was_told_of_no_git(project: Path, above: bool) -> None:
+    """`dvc init --no-scm`, in a folder that became a repository, or lies in one."""
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = True\n")
+    assert kept() == {"a0"}
+    start_git(project.parent if above else project)
+    (project / "dvc.lock").write_text(refer("a1"))
+    assert kept() == {"a0", "a1"}
+    repository = (project.parent if above else project) / ".git"
+    (repository / "HEAD").unlink()
+    with pytest.raises(ServiceError, match="not a git repository"):
+        kept()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_another_work_tree_refers_to_counts(project: Path) -> None:
+    """Its `cache.dir` may be this one; what is damaged there is its own affair, as far as it can be read."""
+    start_git(project)
+    git(project, "worktree", "add", "--quiet", "--detach", "../linked")
+    linked = project.parent / "linked"
+    (linked / "dvc.lock").write_text(refer("a1") + "<<<<<<< ours\n" + refer("a2"))
+    (linked / "moved" / "here").mkdir(parents=True)
+    (linked / "moved" / "here" / "new.dvc").write_text(refer("a3"))
+    assert kept() == {"a0", "a1", "a2", "a3"}
+
+
 DAMAGED = {
     "conflict": "<<<<<<< ours\n",
     "no date": "desc: 2001-99-99\n",

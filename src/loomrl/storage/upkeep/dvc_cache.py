@@ -1,7 +1,7 @@
 """Entries of DVC's cache that nothing in git, no run and no work tree refers to.
 
 What is referred to stands in files `dvc.lock` and `*.dvc`: of all that git keeps, each content once, for a history has
-few of them and DVC would read all its commits one by one; of the work tree; and of runs, which never
+few of them and DVC would read all its commits one by one; of the repository's work trees; and of runs, which never
 commit. Whatever looks like a digest in one counts, so that damage hides none.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
-from loomrl.storage.provenance import parse_yaml, versions_in_git
+from loomrl.storage.provenance import lies_in_repository, other_work_trees, parse_yaml, versions_in_git
 from loomrl.storage.run_record import RECORD, RunRecord
 from loomrl.storage.upkeep.items import Garbage
 from loomrl.system.home import home, project_root
@@ -51,7 +51,7 @@ def cache_garbage() -> Iterator[Garbage]:
 
 
 def _has_git(root: Path, cache: Path) -> bool | None:
-    """Whether DVC keeps this project in git; None where DVC's cache is not this one."""
+    """Whether this project lies in git, though DVC was told of none; None where DVC's cache is not this one."""
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
     from scmrepo.noscm import NoSCM
@@ -61,16 +61,18 @@ def _has_git(root: Path, cache: Path) -> bool | None:
         with Repo(str(root)) as repo:
             if Path(repo.cache.local.path).resolve() != cache.resolve():
                 return None
-            return not isinstance(repo.scm, NoSCM)
+            return not isinstance(repo.scm, NoSCM) or lies_in_repository(root)
     except DvcException as error:
         raise ServiceError(f"DVC cannot say what its cache is used for: {error}; nothing was removed") from error
 
 
 def _referring(root: Path, has_git: bool) -> Iterator[bytes]:
-    """All contents that may refer to the cache. What git has need be no YAML."""
+    """All contents that may refer to the cache. What git and other work trees have need be no YAML."""
     yield from (_undamaged(path) for path in _of_work_tree(root))
     if has_git:
         yield from versions_in_git(root, *_REFERRING)
+        for other in other_work_trees(root):
+            yield from (path.read_bytes() for path in _of_work_tree(other))
     for path in (home() / "runs").glob(f"*/{RECORD}"):
         RunRecord.read(path)  # raises where it is damaged
         yield path.read_bytes()
