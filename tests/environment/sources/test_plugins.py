@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loomrl.environment.sources import plugins
+from loomrl.environment.sources import plugin_files, plugins
 from loomrl.environment.sources.plugins import PluginCode, code_of
 from loomrl.environment.sources.roots import files_of
 
@@ -143,6 +143,46 @@ def test_code_and_data_in_unusual_places_count(others: Path, changed: str, packa
         file.write("# changed")
     after = other_digests()
     assert {name for name in before if before[name] != after[name]} == packages
+
+
+LINKED = {
+    "code one level down": {"inner/deep.py": "x = 1\n"},
+    "compiled code": {"fast.cpython-311-x86_64-linux-gnu.so": "1"},
+    "settings": {"inner/limits.yaml": "speed: 1\n"},
+    "a large file beside code": {"inner/deep.py": "x = 1\n", "weights.bin": "1" * 2_000},
+}
+
+
+@pytest.mark.parametrize("holds", LINKED)
+def test_a_linked_folder_counts(installed: Path, monkeypatch: pytest.MonkeyPatch, holds: str) -> None:
+    monkeypatch.setattr(plugin_files, "MAX_LINKED_DATA_BYTES", 1_000)
+    outside = installed / "outside"
+    files = [outside / name for name in LINKED[holds]]
+    for path, text in zip(files, LINKED[holds].values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (installed / "theirs" / "linked").symlink_to(outside)
+    for path in files:
+        before = digests(code_of([POINT]))
+        with path.open("a") as file:
+            file.write("# changed")
+        after = digests(code_of([POINT]))
+        assert {name for name in before if before[name] != after[name]} == {"theirs"}, path
+
+
+def test_a_linked_data_set_does_not_count(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is large, and no file in it is code, but for what tools and hidden folders hold."""
+    monkeypatch.setattr(plugin_files, "MAX_LINKED_DATA_BYTES", 1_000)
+    before = digests(code_of([POINT]))
+    data = installed / "data"
+    for name, size in {"one/1.png": 600, "two/2.png": 600, ".git/hook.py": 1, "__pycache__/x.pyc": 1}.items():
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes(bytes(size))
+    (data / "gone").symlink_to("nowhere")
+    (installed / "theirs" / "data").symlink_to(data)
+    assert digests(code_of([POINT])) == before
+    (data / "two" / "2.png").unlink()
+    assert digests(code_of([POINT])) != before, "now it is small"
 
 
 def test_a_module_without_its_source_counts(others: Path) -> None:

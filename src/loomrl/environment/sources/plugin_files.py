@@ -5,8 +5,11 @@ An environment's source is `loomrl.environment.sources.roots.files_of`: it must 
 
 import os
 from collections.abc import Iterator
+from importlib.machinery import all_suffixes
 from pathlib import Path
 
+MAX_LINKED_DATA_BYTES = 128 * 2**20
+_IMPORTED = tuple(all_suffixes())
 _OF_TOOLS = {".coverage", ".DS_Store", ".git", ".gitattributes", ".gitignore", ".gitkeep", ".gitmodules"}
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules"}
 _SKIPPED_SUFFIXES = {".pyo", ".swp"}
@@ -15,8 +18,9 @@ _SKIPPED_SUFFIXES = {".pyo", ".swp"}
 def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
     """Files of a package folder or of a module, each as (path, name below `base`).
 
-    Linked folders with Python's files are followed, but for links to a folder around them: others may be data sets.
-    Hidden folders are left out, and bytecode that has its source beside it.
+    Linked folders are followed, but for links to a folder around them, and data sets: more than MAX_LINKED_DATA_BYTES
+    without a file that Python can import, however deep. Hidden folders are left out, and bytecode that has its source
+    beside it.
     """
     if location.is_file():
         yield location, f"{base}{location.suffix}"
@@ -29,9 +33,24 @@ def package_files(location: Path, base: str) -> Iterator[tuple[Path, str]]:
 
 
 def _is_entered(folder: Path, location: Path) -> bool:
-    if folder.name in _SKIPPED_FOLDERS or folder.name.startswith("."):
+    if not _is_visible(folder.name):
         return False
-    return not folder.is_symlink() or (any(folder.glob("*.py")) and not _leads_back(folder, location))
+    return not folder.is_symlink() or not (_leads_back(folder, location) or _is_data_set(folder))
+
+
+def _is_visible(name: str) -> bool:
+    return name not in _SKIPPED_FOLDERS and not name.startswith(".")
+
+
+def _is_data_set(link: Path) -> bool:
+    num_bytes = 0
+    for parent, folders, files in os.walk(link):
+        folders[:] = filter(_is_visible, folders)
+        if any(name.endswith(_IMPORTED) for name in files):
+            return False
+        paths = (Path(parent) / name for name in files)
+        num_bytes += sum(path.stat().st_size for path in paths if path.is_file())
+    return num_bytes > MAX_LINKED_DATA_BYTES
 
 
 def _leads_back(link: Path, location: Path) -> bool:
