@@ -88,11 +88,11 @@ def test_looks_add_up() -> None:
 
 
 def test_an_episode_that_goes_on_counts_once() -> None:
-    broken, later = episode(0.3), episode(0.3)
-    later.cut = True
-    _, gathered = judged(settings(), [broken, *[episode(0.0)] * 19], EVALUATED, SPAN, LookEvidence())
+    begun = [part(0, False, False, 0.3), *(part(agent, False, False, 0.0) for agent in range(1, 20))]
+    _, gathered = judged(settings(), begun, EVALUATED, SPAN, LookEvidence())
     for _ in range(50):
-        claims, gathered = judged(settings(), [later] * 20, EVALUATED, SPAN, gathered)
+        later = [part(0, True, False, 0.3), *(part(agent, True, False, 0.0) for agent in range(1, 20))]
+        claims, gathered = judged(settings(), later, EVALUATED, SPAN, gathered)
     claim = by_id(claims)["limits.pole"]
     assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 20)
 
@@ -143,6 +143,7 @@ def test_rewards_that_come_in_a_later_look_make_an_episode_whole() -> None:
     told = [WindowEpisode(True, str(agent), "1", ended=True) for agent in range(20)]
     for one in told:
         one.rewards_before = {"0": 30.0, "1": 70.0, "of another": 1_000.0}
+        one.ends_before = ["1"]
     claims, gathered = judged(settings(), told, EVALUATED, SPAN, gathered)
     assert "a mean of 100 over 20 whole episodes of 20 agents" in by_id(claims)["return"].finding
     assert by_id(claims)["return"].verdict is Verdict.REFUTED
@@ -161,13 +162,42 @@ def test_a_part_of_an_episode_says_nothing_of_its_share_of_steps() -> None:
     assert by_id(claims)["limits.pole"].finding.startswith("1.00% of steps violate")
 
 
+def test_what_looks_of_the_release_before_kept_is_gone_on_from() -> None:
+    """They kept the decisions whose rewards had not come by their ids alone, counted among all steps."""
+    begun = [part(agent, False, False, 0.3, 0.0) for agent in range(20)]
+    for one in begun:
+        one.rewards = {"0": 40.0, "1": None}
+    _, gathered = judged(settings("step", 0.05), begun, EVALUATED, SPAN, LookEvidence())
+    kept = gathered.to_json()
+    for one in kept["open_episodes"]:
+        one["unrewarded"] = [step["decision"] for step in one.pop("waiting")]
+        one["num_steps"] += len(one["unrewarded"])
+        del one["is_cut"]
+    for tally in kept["tallies"].values():
+        del tally["num_unknown"]
+    told = [WindowEpisode(True, str(agent), "1", ended=True) for agent in range(20)]
+    for one in told:
+        one.rewards_before, one.ends_before = {"1": 60.0}, ["1"]
+    claims, after = judged(settings("step", 0.05), told, EVALUATED, SPAN, LookEvidence.model_validate(kept))
+    assert "a mean of 100 over 20 whole episodes of 20 agents" in by_id(claims)["return"].finding
+    assert by_id(claims)["limits.pole"].finding.startswith("50.00% of steps violate, averaged over episodes, in 20 ep")
+    assert after.open_episodes == []
+
+
+def test_what_is_not_known_to_have_ended_is_told() -> None:
+    claims, _ = judged(settings(), [part(n, False, n < 5, 0.0) for n in range(20)], EVALUATED, SPAN, LookEvidence())
+    assert "in 20 episodes of 20 agents, 15 of which are not known to have ended and count as 0" in (
+        by_id(claims)["limits.pole"].finding
+    )
+
+
 def test_an_episode_that_others_go_on_with_is_never_whole() -> None:
     _, gathered = judged(settings(), [part(n, False, False, 0.0) for n in range(20)], EVALUATED, SPAN, LookEvidence())
     left = [part(agent, True, False, 0.0) for agent in range(10)]
     for one in left:
         one.is_left = True
     _, gathered = judged(settings(), left, EVALUATED, SPAN, gathered)
-    assert len(gathered.open_episodes) == 10
+    assert [one.is_left for one in gathered.open_episodes] == [False] * 10 + [True] * 10
     gathered = gathered.without((str(agent), "1") for agent in range(10, 20))
     claims, _ = judged(settings(), [part(n, True, True, 0.3) for n in range(20)], EVALUATED, SPAN, gathered)
     assert "no whole episode" in by_id(claims)["return"].finding

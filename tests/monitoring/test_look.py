@@ -114,6 +114,69 @@ def test_wherever_looks_lie_late_feedback_makes_the_same_episodes(log: AuditLog,
     assert sorted(returns) == sorted(30.0 * number + 3.0 for number in range(first, 5) for _ in range(5))
 
 
+# Two episodes of one agent, decisions d1 to d3 and d4 to d6, a reward of 1 each; `f3!` is feedback that says: it ended.
+INTERLEAVED = [
+    "d1 f1 d2 f2 d3 f3! d4 f4 d5 f5 d6 f6!",
+    "d1 f1 d2 f2 d3 d4 | f3! f4 | d5 f5 d6 f6!",
+    "d1 f1 d2 f2 d3 d4 | f3! f4 d5 f5 d6 f6!",
+    "d1 f1 d2 f2 d3 d4 | d5 f3! f4 | f5 d6 f6!",
+    "d1 f1 d2 d3 d4 d5 d6 | f2 f3! f4 f5 f6!",
+    "d1 f1 d2 d3 d4 d5 d6 | f6! f5 f4 f3! f2",
+    "d1 f1 d2 d3 d4 d5 d6 | f6! | f3! | f2 f4 f5",
+    "d1 f1 d2 d3 d4 f4 | f2 f3! d5 f5 d6 f6!",
+    "d1 f1 d2 d3 d4 | f3! f4 | f2 d5 f5 d6 f6!",
+    "d1 f1 d2 | d3 f2 | d4 | f4 d5 | f3! | d6 f5 | f6!",
+    "d1 f1 | d2 d3 d4 d5 f5 d6 | f6! f4 | f2 | f3!",
+]
+
+
+@pytest.mark.parametrize("name", [None, "the only one"])
+@pytest.mark.parametrize("num_servers", [1, 2])
+@pytest.mark.parametrize("story", INTERLEAVED)
+def test_looks_between_decisions_and_their_feedback_tear_no_episode(
+    log: AuditLog, name: str | None, num_servers: int, story: str
+) -> None:
+    servers = [log, AuditLog("cartpole")][:num_servers]
+    assert told(servers, name, story) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("story", "returns"),
+    [
+        ("d1 d2 d3 d4 | f1 f2 f3! f4 d5 f5 d6 f6! d7 f7!", [1.0]),  # what is known of the second is only d5 and d6
+        ("d1 d2 d3 d4 | f1 f2 f3! f4 | d5 f5 d6 f6! d7 f7!", [1.0]),
+        ("d1 d2 d3 | f1 f2 f3! d4 f4! d5 f5!", [1.0]),  # d4 could have gone on with what was decided before
+    ],
+)
+def test_what_began_before_anything_told_where_episodes_end_is_not_judged(
+    log: AuditLog, story: str, returns: list[float]
+) -> None:
+    """Neither ids nor feedback in the first look: all of it is one there, and not waited for."""
+    assert told([log], None, story) == returns
+
+
+def told(servers: list[AuditLog], name: str | None, story: str) -> list[float]:
+    """The returns that looks come to know of an agent's episodes."""
+    gathered, since, still_open = LookEvidence(), dict[str, int](), list[list[str | None]]()
+    decisions, returns = dict[str, str](), list[float]()
+    for seen in story.split(" | "):
+        for number, one in enumerate(seen.split()):
+            server, decision = servers[number % len(servers)], one[1]
+            if one[0] == "d":
+                decisions[decision] = decide(server, "a", name, [0.0] * 4)
+            else:
+                reward(server, decisions[decision], "a", name, 1.0, ended=one.endswith("!"))
+        window, before = read_window("cartpole", since, still_open), gathered.against({RETURN: 0.5})
+        heard = before.heard([*window.episodes, *window.only_told], [])
+        returns += [one.whole_return for one in heard if one.places and one.whole_return is not None]
+        tally, _ = LimitTally.at(0.5).updated((one.agent_id, 0, 0.0) for one in heard if one.places == {RETURN: 0})
+        for one in heard:
+            one.places = {of: 1 for of in one.places if one.whole_return is None}
+        gathered, since = before.after({RETURN: tally}, heard), window.until
+        still_open = gathered.still_open(window, before)
+    return returns
+
+
 @pytest.mark.usefixtures("ready_home")
 def test_without_a_champion_there_is_nothing_to_look_at(settings: PolicyConfig) -> None:
     with (

@@ -6,14 +6,14 @@ another that takes longer, and the bets of `loomrl.serving.guardian.units` stay 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from loomrl.promotion.comparison.window import Key, WindowEpisode
+from loomrl.promotion.comparison.window import Key, Window, WindowEpisode
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits, violations
 from loomrl.serving.guardian.monitor import Agents, Monitor, ValuePlace
@@ -23,8 +23,9 @@ from loomrl.types import Json
 
 RETURN = "return"
 _MOST_OPEN = 10_000  # the oldest are waited for no longer: what is not known of them counts as 0 for good
-_MOST_UNREWARDED = 1_000  # decisions of an episode; with more it is not waited for
+_MOST_WAITING = 1_000  # decisions of an episode; with more it is not waited for
 _BEFORE = "limits"  # where looks kept what decisions counted one by one; it is begun anew
+_UNREWARDED = "unrewarded"  # where they kept the decisions of an episode whose rewards had not come
 
 
 def about(limit: ConstraintConfig) -> str:
@@ -33,81 +34,116 @@ def about(limit: ConstraintConfig) -> str:
 
 
 @dataclass
+class WaitingStep:
+    """A decision that may turn out to be of the next episode: its reward, or that of one before it, has not come."""
+
+    decision: str
+    reward: float | None = None  # None until it has come
+    broken: list[str] = field(default_factory=list)  # the limits that it broke, by what they are about
+
+
+@dataclass
 class JudgedEpisode:
     """What all looks saw of one of the version's episodes.
 
     `places` are its numbers among the agent's in the tallies that do not know its value yet, by what those are about;
-    0 where it begins.
+    0 where it begins. Rewards say where it ends, and come in any order: its steps from the first one on whose reward
+    has not come are `waiting`, the others are counted.
     """
 
     agent_id: str
     episode_id: str | None
     places: dict[str, int]
-    num_steps: int = 0
+    num_steps: int = 0  # that wait no longer, as the next two are of
     num_broken: dict[str, int] = field(default_factory=dict)  # steps that broke a limit, by what that is about
-    total: float = 0.0  # of its rewards so far
-    unrewarded: list[str] = field(default_factory=list)  # decisions whose rewards have not come
+    total: float = 0.0  # of rewards
+    waiting: list[WaitingStep] = field(default_factory=list)
     ended: bool = False
     is_told: bool = False  # feedback came, which says when it ends
-    is_left: bool = False  # to others: it will not be whole
+    is_cut: bool = False  # its beginning, or a reward of it, is not known: it will not be whole
+    is_left: bool = False  # to others: what is known of it are its first decisions alone
 
     @property
     def key(self) -> Key:
         """What tells it apart from others: the ids of its agent and of itself; the latter is None where it has none."""
         return self.agent_id, self.episode_id
 
-    def add(self, part: WindowEpisode, shown: Iterable[ConstraintConfig]) -> "JudgedEpisode | None":
-        """Add what one look tells of it; `shown` are the limits that decisions show. Where it ended before the last of
-        the decisions that were taken for its own, those after it come back, as the next episode of the agent."""
-        for limit in shown if part.actions else ():
-            broken = int(np.count_nonzero(violations(limit, part.as_episode())))
-            self.num_broken[about(limit)] = self.num_broken.get(about(limit), 0) + broken
-        self.num_steps += len(part.actions)
-        waiting = set(self.unrewarded)
-        self.total += sum(reward for decision, reward in part.rewards_before.items() if decision in waiting)
-        self.total += sum(reward for reward in part.rewards.values() if reward is not None)
-        rest = None
-        if part.ended_by in waiting:
-            rest = self._split_off(self.unrewarded[self.unrewarded.index(part.ended_by) + 1 :], part.rewards_before)
-        self.unrewarded = [one for one in self.unrewarded if one not in part.rewards_before]
-        self.unrewarded += [decision for decision, reward in part.rewards.items() if reward is None]
+    def add(self, part: WindowEpisode, shown: Iterable[ConstraintConfig]) -> None:
+        """Add the decisions that one look tells of, and whether it ended with them; `shown` are the limits that
+        decisions show."""
+        steps, episode = [WaitingStep(decision, reward) for decision, reward in part.rewards.items()], part.as_episode()
+        for limit in shown:
+            for place in np.flatnonzero(violations(limit, episode)).tolist():
+                steps[place].broken.append(about(limit))
+        self.waiting += steps
         self.is_told |= part.can_end
-        self.is_left |= part.is_left or len(self.unrewarded) > _MOST_UNREWARDED
-        self.ended |= part.ended and not self.is_left
-        return rest
+        self.is_left |= part.is_left
+        self.ended |= part.ended
+        self._count()
 
-    def _split_off(self, later: list[str], told: Mapping[str, float]) -> "JudgedEpisode | None":
-        """Take decisions that came after its end out of it. What they broke stays with it: by which of the two it was
-        is not known."""
-        if not later:
+    def told(self, rewards: Mapping[str, float], ends: Iterable[str]) -> "list[JudgedEpisode]":
+        """Add what feedback tells of decisions of earlier looks: their rewards, and which of them ended an episode.
+
+        What was decided after such an end comes back, as the next episodes of the agent.
+        """
+        for step in self.waiting:
+            step.reward = rewards.get(step.decision, step.reward)
+        self.is_told |= bool(rewards)
+        found, last_ones = [self], set(ends)
+        while (later := found[-1]._after_first(last_ones)) is not None:
+            found.append(later)
+        for one in found:
+            one._count()
+        return found[1:]
+
+    def _after_first(self, last_ones: set[str]) -> "JudgedEpisode | None":
+        """End it at the first of these decisions that it has; the episode after it, or None where nothing comes after.
+
+        By what a step broke it stays judged, where it was judged by that already.
+        """
+        place = next((place for place, step in enumerate(self.waiting) if step.decision in last_ones), None)
+        if place is None:
             return None
-        rest = JudgedEpisode(self.agent_id, self.episode_id, {}, num_steps=len(later), is_told=True)
-        rest.total = sum(told[one] for one in later if one in told)
-        rest.unrewarded = [one for one in later if one not in told]
-        self.num_steps -= len(later)
-        self.total -= rest.total
-        self.unrewarded = [one for one in self.unrewarded if one not in set(later)]
-        return rest
+        later, self.waiting = self.waiting[place + 1 :], self.waiting[: place + 1]
+        for step in later:
+            step.broken = [of for of in step.broken if of in self.places]
+        rest = JudgedEpisode(*self.key, {}, waiting=later, ended=self.ended, is_told=True, is_left=self.is_left)
+        self.ended, self.is_left = True, False
+        return rest if later else None
+
+    def _count(self) -> None:
+        """Count the steps that wait no longer: those before the first one whose reward has not come, and what is too
+        much to wait for."""
+        unrewarded = (place for place, step in enumerate(self.waiting) if step.reward is None)
+        place = max(next(unrewarded, len(self.waiting)), len(self.waiting) - _MOST_WAITING)
+        counted, self.waiting = self.waiting[:place], self.waiting[place:]
+        self.is_cut |= any(step.reward is None for step in counted)
+        self.num_steps += len(counted)
+        self.total += sum(step.reward or 0.0 for step in counted)
+        for of in (of for step in counted for of in step.broken):
+            self.num_broken[of] = self.num_broken.get(of, 0) + 1
 
     @property
     def whole_return(self) -> float | None:
         """The undiscounted return; None where the whole episode with all its rewards was not seen."""
-        return self.total if self.ended and not self.unrewarded else None
+        is_whole = self.ended and not self.waiting and not self.is_cut and not self.is_left
+        return self.total if is_whole else None
 
     def broken(self, limit: ConstraintConfig) -> float | None:
         """Whether it broke a limit, 0 or 1, or the share of its steps that did; None while that is not known."""
-        count = self.num_broken.get(about(limit), 0)
+        of = about(limit)
+        count = self.num_broken.get(of, 0) + sum(of in step.broken for step in self.waiting)
         is_unnamed = self.episode_id is None and not self.is_told  # where episodes begin and end is not known
         if limit.per == "episode":
             return None if is_unnamed else 1.0 if count else 0.0 if self.ended else None
-        return min(count / self.num_steps, 1.0) if self.ended or is_unnamed else None
+        return count / (self.num_steps + len(self.waiting)) if self.ended or is_unnamed else None
 
     @property
     def may_change(self) -> bool:
-        """Whether what is to come may say more of it."""
-        can_be_told_apart = self.episode_id is not None or (self.is_told and not self.ended)
-        is_over = self.is_left or (self.ended and not self.unrewarded)
-        return bool(self.places) and can_be_told_apart and not is_over
+        """Whether what is to come may say more of it, or be of it."""
+        can_be_told_apart = self.episode_id is not None or self.is_told
+        is_over = self.ended and (self.is_cut or self.is_left or not self.waiting)
+        return can_be_told_apart and not is_over
 
 
 @dataclass
@@ -119,6 +155,7 @@ class LimitTally:
 
     monitor: Monitor
     episodes: dict[str, int] = field(default_factory=dict)  # agent -> number of its episodes
+    num_unknown: int = 0  # episodes whose value is not known; they count as 0
     num_looks: int = 0
 
     @classmethod
@@ -175,7 +212,11 @@ class LookEvidence(Document):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_former(cls, kept: Json) -> Json:
+    def _of_former(cls, kept: Json) -> Json:
+        episodes = kept.get("open_episodes", ())
+        for one in (one for one in episodes if isinstance(one, dict) and _UNREWARDED in one):
+            one["waiting"] = [{"decision": decision} for decision in one.pop(_UNREWARDED)]
+            one["num_steps"] -= len(one["waiting"])
         return {name: value for name, value in kept.items() if name != _BEFORE}
 
     def against(self, limits: Mapping[str, float]) -> "LookEvidence":
@@ -190,33 +231,57 @@ class LookEvidence(Document):
         return self.model_copy(update={"tallies": tallies, "open_episodes": episodes})
 
     def without(self, keys: Iterable[Key]) -> "LookEvidence":
-        """The same, of which these episodes are not waited for: others went on with them."""
+        """The same, of which these episodes, as far as they have not ended, are not waited for: others went on with
+        them."""
         left = set(keys)
-        return self.model_copy(update={"open_episodes": [one for one in self.open_episodes if one.key not in left]})
+        kept = [one for one in self.open_episodes if one.ended or one.key not in left]
+        return self.model_copy(update={"open_episodes": kept})
 
-    def heard(self, parts: Iterable[WindowEpisode], shown: Iterable[ConstraintConfig]) -> list[JudgedEpisode]:
-        """Of which episodes one look's parts tell, with what was seen of them before, in the order they began."""
-        known, begun, told = {one.key: deepcopy(one) for one in self.open_episodes}, list[JudgedEpisode](), set[Key]()
-        following: dict[Key, JudgedEpisode] = {}  # begun in earlier looks, as it turned out
-        for part in sorted(parts, key=lambda part: not part.cut):
-            if part.cut and part.key in known:
-                rest = known[part.key].add(part, shown)
-                told.add(part.key)
-                if rest is not None:
-                    following[part.key] = rest
-                    begun.append(rest)
-            elif not part.cut and part.key in following:
-                following.pop(part.key).add(part, shown)
-            elif not part.cut:
-                begun.append(JudgedEpisode(*part.key, {}))
-                begun[-1].add(part, shown)
-                begun[-1].is_left |= bool(part.rewards_before)  # it began in an earlier look, and is not known
+    def heard(self, parts: Sequence[WindowEpisode], shown: Sequence[ConstraintConfig]) -> list[JudgedEpisode]:
+        """All episodes of the agents and ids that one look's parts tell of, with what was seen of them before, in the
+        order in which they began."""
+        known: dict[Key, list[JudgedEpisode]] = {part.key: [] for part in parts}
+        for one in self.open_episodes:
+            if one.key in known:
+                known[one.key].append(deepcopy(one))
+        begun, is_first = list[JudgedEpisode](), dict.fromkeys(known, True)
+        told_before = {part.key: bool(known[part.key]) for part in parts if part.rewards_before}  # whether it is known
+        for part in (part for part in parts if part.rewards_before):
+            after = [(one, one.told(part.rewards_before, part.ends_before)) for one in known[part.key]]
+            known[part.key] = [of_key for one, later in after for of_key in (one, *later)]
+            begun += [one for _, later in after for one in later]
+        for part in sorted((part for part in parts if part.actions), key=lambda part: part.began):
+            of_key = known[part.key]
+            began_before = is_first[part.key] and (part.cut or part.key in told_before)
+            if not (began_before and of_key and not of_key[-1].ended):
+                is_cut = is_first[part.key] and (part.cut or not told_before.get(part.key, True))
+                of_key.append(JudgedEpisode(*part.key, {}, is_cut=is_cut or bool(part.ends_before)))
+                begun += [] if is_cut else of_key[-1:]
+            of_key[-1].add(part, shown)
+            is_first[part.key] = False
         for one in begun:
             one.places = dict.fromkeys(self.tallies, 0)
-        return [*(known[key] for key in known if key in told), *begun]
+        new = set(map(id, begun))
+        return [*(one for of_key in known.values() for one in of_key if id(one) not in new), *begun]
 
-    def after(self, tallies: dict[str, LimitTally], heard: Iterable[JudgedEpisode]) -> "LookEvidence":
+    def after(self, tallies: dict[str, LimitTally], heard: Sequence[JudgedEpisode]) -> "LookEvidence":
         """What is gathered when a look has counted these episodes in these tallies."""
-        known = {one.key: one for one in self.open_episodes} | {one.key: one for one in heard}
-        still_open = [one for one in known.values() if one.may_change][-_MOST_OPEN:]
+        keys = {one.key for one in heard}
+        known = [*(one for one in self.open_episodes if one.key not in keys), *heard]
+        still_open = [one for one in known if one.may_change][-_MOST_OPEN:]
         return LookEvidence(num_looks=self.num_looks + 1, tallies=tallies, open_episodes=still_open)
+
+    def still_open(self, window: Window, before: "LookEvidence") -> list[list[str | None]]:
+        """Agents and ids of what may go on after a window; `before` is what was gathered before it.
+
+        Where feedback alone was seen, and nothing is known of what it is on, more may have been decided before it.
+        """
+        known = {one.key for one in before.open_episodes}
+        going_on = [one.key for one in self.open_episodes if not one.ended]
+        perhaps = [one.key for one in window.only_told if one.ended and one.key not in known]
+        return [list(key) for key in dict.fromkeys([*map(_key, window.open_episodes), *going_on, *perhaps])]
+
+
+def _key(names: list[str | None]) -> Key:
+    agent_id, episode_id = names
+    return str(agent_id), episode_id

@@ -89,8 +89,10 @@ def _counted(
         (one.agent_id, one.places[of], value or 0.0) for one, value in zip(waiting, values, strict=True)
     )
     for one, value, place in zip(waiting, values, places, strict=True):
-        one.places[of] = place
+        is_new, one.places[of] = one.places[of] == 0, place
+        tally.num_unknown += is_new
         if value is not None:
+            tally.num_unknown = max(tally.num_unknown - 1, 0)  # looks of former releases did not count them
             del one.places[of]
     return tally
 
@@ -119,7 +121,7 @@ def _limit(limit: ConstraintConfig, tally: LimitTally, alpha: float) -> Claim:
         verdict=Verdict.REFUTED if e_value >= 1.0 / alpha else Verdict.UNDECIDED,
         bound=Bound(kind="e-value", measured=e_value, limit=1.0 / alpha, unit="e-value"),
         num_samples=tally.count,
-        finding=f"{tally.mean:.2%} of {what}, in {tally.count} episodes of {_agents(tally)}; "
+        finding=f"{tally.mean:.2%} of {what}, in {tally.count} episodes of {_agents(tally)}{_unknown(tally)}; "
         f"{limit.max_probability:.2%} may",
     )
 
@@ -173,3 +175,8 @@ def _return(returns: _Returns, tally: LimitTally, whole: Sequence[float], alpha:
 def _agents(tally: LimitTally) -> str:
     count = len(tally.episodes)
     return "1 agent" if count == 1 else f"{count} agents"
+
+
+def _unknown(tally: LimitTally) -> str:
+    count = tally.num_unknown
+    return f", {count} of which are not known to have ended and count as 0" if count else ""

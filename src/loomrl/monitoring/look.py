@@ -111,7 +111,8 @@ def _look(config: PolicyConfig) -> Look:
     own = [part for episode in window.episodes if (part := episode.part_of(champion.version)) is not None]
     num_left_out = len(window.episodes) - len(own)
     earlier = before.gathered if before and before.version == champion.version else LookEvidence()
-    earlier = earlier.without(one.key for one in window.episodes if one.cut and one.part_of(champion.version) is None)
+    first = {one.key: one for one in sorted(window.episodes, key=lambda one: one.began, reverse=True)}
+    earlier = earlier.without(key for key, one in first.items() if one.part_of(champion.version) is None)
     awaited = {one.key for one in earlier.open_episodes}
     own += [episode for episode in window.only_told if episode.key in awaited]
     claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
@@ -128,7 +129,7 @@ def _look(config: PolicyConfig) -> Look:
         claims=claims,
         since=since,
         until=window.until if moved else since,
-        open_episodes=window.open_episodes if moved else open_before,
+        open_episodes=gathered.still_open(window, earlier) if moved else open_before,
         gathered=gathered if moved else earlier,
         missing_logs=missing,
     )

@@ -7,6 +7,7 @@ import pytest
 
 from loomrl.errors import ArtifactError
 from loomrl.promotion.comparison.window import read_window, records_after
+from loomrl.storage.audit.hosts import AUDIT_FOLDERS
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import segments
@@ -85,9 +86,13 @@ def test_rewards_that_come_one_decision_late_are_of_the_episode_they_are_for(epi
     assert [(one.episode_return, one.cut) for one in second.episodes] == [(12.0, False), (15.0, False), (None, False)]
 
 
-def test_who_wrote_what_under_other_clocks_is_not_torn_apart() -> None:
+def test_who_wrote_what_under_other_clocks_is_not_torn_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last decision of an episode is on another host, whose clock is behind: it seems to come before others."""
-    logs = [AuditLog("cartpole"), AuditLog("cartpole")]
+    logs = [AuditLog("cartpole")]
+    with monkeypatch.context() as there:
+        there.setenv("LOOMRL_HOME", str(tmp_path / "behind"))
+        logs.append(AuditLog("cartpole", server="behind"))
+    monkeypatch.setenv(AUDIT_FOLDERS, str(tmp_path / "behind" / "audit"))
     first = decide(logs[0], "a", "1", [0.0] * 4)
     last = decide(logs[1], "a", "1", [0.0] * 4)
     second = decide(logs[0], "a", "1", [0.0] * 4)
@@ -95,6 +100,19 @@ def test_who_wrote_what_under_other_clocks_is_not_torn_apart() -> None:
         reward(log, decision, "a", "1", 1.0, ended=decision == last)
     (episode,) = read_window("cartpole", {}, []).episodes
     assert (episode.episode_return, len(episode.actions)) == (3.0, 3)
+
+
+@pytest.mark.parametrize("name", [None, "the only one"])
+def test_workers_of_one_host_stand_by_one_clock(name: str | None) -> None:
+    """Eight episodes of one step each, whose feedback comes two decisions late."""
+    workers, waiting, returns = [AuditLog("cartpole"), AuditLog("cartpole")], list[str](), list[float | None]()
+    for number in range(10):
+        if number < 8:
+            waiting.append(decide(workers[number % 2], "a", name, [0.0] * 4))
+        if number >= 2:
+            reward(workers[(number - 2) % 2], waiting[number - 2], "a", name, 1.0, ended=True)
+    returns += [one.episode_return for one in read_window("cartpole", {}, []).episodes]
+    assert returns == [1.0] * 8
 
 
 def test_an_episode_that_is_silent_for_a_while_is_known_when_it_goes_on() -> None:

@@ -86,7 +86,7 @@ class WindowEpisode:
     is_left: bool = False  # these are its first decisions alone
     rewards_before: dict[str, float] = field(default_factory=dict)  # decision id -> reward, of those before the window
     is_told: bool = False  # feedback came on decisions of this agent under this id, in this window or before
-    ended_by: str = ""  # the decision whose feedback said that it ended
+    ends_before: list[str] = field(default_factory=list)  # of `rewards_before`, those whose feedback says: it ended
     observations: list[Any] = field(default_factory=list)
     actions: list[Any] = field(default_factory=list)
     values: list[float | None] = field(default_factory=list)
@@ -133,12 +133,12 @@ class WindowEpisode:
 
     def add_feedback(self, record: Json) -> None:
         """Add a feedback's record. One on a decision before the window shows that the episode began there."""
-        decision = record["decision_id"]
-        if record["terminated"] or record["truncated"]:
-            self.terminated |= record["terminated"]
-            self.ended, self.ended_by = True, decision
+        decision, ends = record["decision_id"], record["terminated"] or record["truncated"]
+        self.terminated |= record["terminated"]
+        self.ended |= ends
         if decision not in self.rewards:
             self.rewards_before[decision] = record["reward"]
+            self.ends_before += [decision] if ends else []
             return
         self.rewards[decision] = record["reward"]
         self.told_at[decision] = record["timestamp"]
@@ -157,10 +157,10 @@ class WindowEpisode:
         for name in _BY_DECISION:
             kept[name] = {one: value for one, value in getattr(self, name).items() if one in ids}
             setattr(self, name, {one: value for one, value in getattr(self, name).items() if one not in ids})
-        rest = replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, **kept)
+        rest = replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, ends_before=[], **kept)
         for name in _OF_DECISIONS:
             setattr(self, name, getattr(self, name)[:place])
-        self.ended, self.terminated, self.ended_by = False, False, ""  # what was known was known of the later ones
+        self.ended, self.terminated = False, False  # what was known was known of the later ones
         self.assignments = self.assignments if place else {}
         return rest
 
@@ -289,7 +289,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         dict[Key, WindowEpisode](),
     )
     episodes, until = list[WindowEpisode](), dict(since)
-    holding: dict[str, tuple[WindowEpisode, str]] = {}  # decision id -> its episode, and the server that wrote it
+    holding: dict[str, tuple[WindowEpisode, Path]] = {}  # decision id -> its episode, and whose clock it stands by
 
     def begin(key: Key, is_cut: bool) -> WindowEpisode:
         current[key] = WindowEpisode(cut=is_cut, agent_id=key[0], episode_id=key[1])
@@ -302,23 +302,23 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             return begin(key, is_cut=key not in current and key in began_before)
         return current[key]
 
-    def add_feedback(record: Json, key: Key, server: str) -> None:
+    def add_feedback(record: Json, key: Key, clock: Path) -> None:
         decision = record["decision_id"]
-        episode, writer = holding.get(decision, (current.get(key), server))
+        episode, clock = holding.get(decision, (current.get(key), clock))
         if episode is None:  # the decision stands before the window
             episode = begin(key, is_cut=True)
         later = episode.later_than(decision) if record["terminated"] or record["truncated"] else []
-        # Only what one server wrote stands in its order: the clocks of others may differ.
-        if later and all(holding[one][1] == writer for one in later):
+        # Only what one host wrote stands in its order: the clocks of others may differ.
+        if later and all(holding[one][1] == clock for one in later):
             rest = episode.split_off(later)
             episodes.append(rest)
-            holding.update((one, (rest, writer)) for one in later)
+            holding.update((one, (rest, clock)) for one in later)
             episode.cut |= decision not in episode.rewards
             if current.get(key) is episode:
                 current[key] = rest
         episode.add_feedback(record)
 
-    for server, record in _in_time(policy, since):
+    for server, clock, record in _in_time(policy, since):
         until[server] = record["sequence"]
         if record["kind"] == "unanswered":
             for key, request in _without_answer(record):
@@ -327,11 +327,11 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
             continue
         key = record["agent_id"], record["episode_id"]
         if record["kind"] == "feedback":
-            add_feedback(record, key, server)
+            add_feedback(record, key, clock)
             continue
         require_opened(record)
         episode = open_one(key)
-        holding[record["decision_id"]] = episode, server
+        holding[record["decision_id"]] = episode, clock
         episode.add_decision(record)
     told = {one.key for one in episodes if one.can_end} | {key for key in began_before if key[1] is None}
     for episode in episodes:
@@ -350,13 +350,17 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     )
 
 
-def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Json]]:
-    """Records of all chains with their servers, in the order of time; those of one chain in their own."""
+def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Path, Json]]:
+    """Records of all chains with their servers and whose clock they stand by, in the order of time; those of one chain
+    in their own.
+
+    All chains below one folder are of one host, and stand by one clock.
+    """
     streams = [
-        zip(repeat(server), records_after(folder, since.get(server, -1)))
+        zip(repeat(server), repeat(folder.parent), records_after(folder, since.get(server, -1)))
         for server, folder in chains_of_all_hosts(policy).items()
     ]
-    return heapq.merge(*streams, key=lambda one: str(one[1]["timestamp"]))
+    return heapq.merge(*streams, key=lambda one: str(one[2]["timestamp"]))
 
 
 def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:
