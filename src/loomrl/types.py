@@ -317,7 +317,7 @@ class LabelKind(StrEnum):
 
     REPEATS = "repeats"  # it is about the same event in the same episodes as another claim
     CANNOT_BE_FALSE = "cannot_be_false"  # whatever the policy does, it would hold
-    NEVER_BROKEN = "never_broken"  # nothing that was played broke its limit, whoever acted
+    NEVER_BROKEN = "never_broken"  # no episode that was played for it, or for the label, broke its limit
     RECORD = "record"  # it compares digests that the same run wrote
 
 

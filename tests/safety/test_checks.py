@@ -29,10 +29,11 @@ from loomrl.safety.checks import (
     statistical_limits,
 )
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.probing import repeats
 from loomrl.safety.probing.probes import Disturbance, act_with, extreme_observations, not_members, random_observations
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
-from loomrl.types import Claim, Episode, Verdict
+from loomrl.types import Claim, Episode, LabelKind, Verdict
 from tests.support.trained import Policy
 
 Array = np.ndarray[Any, Any]
@@ -200,6 +201,22 @@ def test_a_limit_that_is_broken_later_is_refuted_with_its_worst_episode(context_
     assert claim.counterexample is not None
     assert claim.counterexample.seed is not None
     assert claim.counterexample.seed >= 2_000_040
+
+
+@pytest.mark.parametrize(("broken_on", "kind"), [(20, None), (10_000, LabelKind.NEVER_BROKEN)])
+def test_a_limit_that_is_broken_later_was_seen_broken(
+    context_of: Callable[..., Context], monkeypatch: pytest.MonkeyPatch, broken_on: int, kind: LabelKind | None
+) -> None:
+    """Once in so many of the further episodes, which the shared ones know nothing of."""
+    limit = ConstraintConfig(name="slow", quantity="observation[1]", high=0.5, max_probability=0.05)
+    calm = context_of(lambda obs: np.asarray(obs[:, 1] < 0.0, dtype=np.int64), constraints=[limit])
+    kept, (broken,) = calm.episodes[0], calm.play(act_with(pushes_right), [7])
+    context = replace(calm, play=lambda _, seeds: [kept if seed % broken_on else broken for seed in seeds])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [kept])
+    claim = examine(statistical_limits, context, max_episodes=120)
+    assert claim.finding.startswith("0 of" if kind else "4 of")
+    (labelled,) = repeats.label_limits([claim], {claim.id: limit}, context)
+    assert (labelled.label and labelled.label.kind) == kind
 
 
 # --- minimum return ---

@@ -8,7 +8,8 @@ takes more than spaces check_environment(config, snapshot_folder): both are aske
 sense in some spaces has not_applicable(observation_space, action_space): the reason, which the case then records, or
 None. scope(config, claim) -> Scope says of each of its claims what was examined, what is not established and what
 would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
-about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats).
+about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats);
+the evidence of one that rests on further episodes says in num_violating_episodes how many of all break its limit.
 """
 
 import zlib
@@ -55,6 +56,7 @@ STAGES = (
 
 
 NOT_EXAMINED = "none: it could not be examined"  # the method of such a claim
+_LONGEST_WHOLE = 1e15  # larger ones are no longer exact in every digit
 PLACEHOLDER = "{case}"  # stands for the case's folder until the gate knows where that is
 
 
@@ -86,7 +88,13 @@ class Scope(NamedTuple):
 
 def limit_of(claim: Claim) -> str:
     """What a claim's number is held against, in words where the claim names none, or only how many units it takes."""
-    return "the limit" if claim.bound is None or claim.bound.kind == "units" else f"{claim.bound.limit:g}"
+    return "the limit" if claim.bound is None or claim.bound.kind == "units" else in_figures(claim.bound.limit)
+
+
+def in_figures(value: float) -> str:
+    """A number as sentences of claims show it: a whole one in full, another with six significant figures."""
+    is_whole = float(value).is_integer() and abs(value) < _LONGEST_WHOLE
+    return str(int(value)) if is_whole else f"{value:g}"
 
 
 def scope_of(check: "Check", config: "CheckConfig", claim: Claim) -> Scope:

@@ -17,8 +17,8 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     claimed about behaviour.
 
     A label changes nothing for a claim that is not met: it blocks all the same. One that cannot be false says nothing
-    about behaviour. Where all that do were never seen false, whoever acted, the gate passes and the reason says so. The
-    decision names the claims that block, and says why.
+    about behaviour. Where none that does was seen false in the episodes that were played for the labels, whoever acted,
+    the gate passes and the reason says so. The decision names the claims that block, and says why.
     """
     mandatory = [claim for claim in claims if claim.mandatory]
     blocking = [claim for claim in mandatory if claim.verdict not in MET]
@@ -40,7 +40,10 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     count = f": {tally(mandatory)}" if labelled else ""
     behaviour = [claim.label for claim in mandatory if claim.stage in BEHAVIOUR]
     if all(label is not None and label.kind in _NEVER_FALSE for label in behaviour):
-        count = f"{count}; none of its limits was ever seen broken, whoever acted: it may refuse nothing"
+        count = (
+            f"{count}; in the episodes that were played for the labels none of these claims' limits was broken, "
+            "whoever acted: about behaviour the gate may refuse nothing"
+        )
     return GateDecision(passed=True, blocking=[], reason=f"{met}{note}{count}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loomrl.evaluation.tables import episodes_table, steps_table, write_table
-from loomrl.system.files import canonical_json, sha256, sha256_file, write_atomic
+from loomrl.system.files import canonical_json, read_json, sha256, sha256_file, write_atomic
 from loomrl.types import Episode, Evidence, Json
 
 FOLDER = "evidence"
@@ -32,6 +32,12 @@ class EvidenceWriter:
         if self._folder is not None:
             write_atomic(self._folder / uri, data)
         return Evidence(uri=uri, sha256=sha256(data))
+
+    def read(self, evidence: Evidence) -> Json:
+        """The value of a file of JSON that was written here; it needs a folder."""
+        assert self._folder is not None
+        value: Json = read_json(self._folder / evidence.uri)
+        return value
 
     def episode(self, name: str, episode: Episode) -> Evidence | None:
         """Write the steps of one episode to `evidence/NAME.parquet`; returns its place and digest, None without a

@@ -72,7 +72,8 @@ def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]
     limit that no episode breaks, whoever acts in it.
 
     `limits` are the limits that claims are about, by claim id. Of claims about one event the one counts that is
-    mandatory and allows the least. Episodes are played for it.
+    mandatory and allows the least. Episodes are played for it. A claim may rest on more episodes than the shared ones:
+    its evidence then says in how many its limit was broken.
 
     Raises:
         ConfigError: when a limit is on a quantity that episodes do not have.
@@ -85,11 +86,17 @@ def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]
     for claim in about:
         others = [one for one in swayed if _speaks_of(one, limits[claim.id])]
         broken = any(violations(limits[claim.id], one).any() for one in (*context.episodes, *others))
-        if others and not broken and claim.verdict is not Verdict.REFUTED:
+        if others and not broken and not _was_broken(claim, context):
             labels[claim.id] = _never_broken(len(context.episodes), len(others))
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
+
+
+def _was_broken(claim: Claim, context: Context) -> bool:
+    """Whether the claim itself knows of an episode that breaks its limit."""
+    found = [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
+    return claim.verdict is Verdict.REFUTED or any(one.get("num_violating_episodes", 0) > 0 for one in found)
 
 
 def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
