@@ -25,6 +25,7 @@ from loomrl.safety.probing.probes import act_with
 from loomrl.system.files import read_json
 from loomrl.types import Claim, Verdict
 
+LEADS = 115
 NEAR = ConstraintConfig(name="near", quantity="observation[0]", low=-1, high=1)
 
 
@@ -127,13 +128,25 @@ def examined(folder: Path, environment: str, policy: Any, *limits: ConstraintCon
         play=lambda *_: [],
         evidence=EvidenceWriter(folder / "case"),
     )
-    settings = FalsificationConfig(num_leads=115, num_lines=8)
+    settings = FalsificationConfig(num_leads=LEADS, num_lines=8)
     (claim,) = [
         claim
         for claim in falsification.examine(context.of(falsification, settings), settings)
         if claim.id == falsification.RECOVERY
     ]
     return claim, context
+
+
+def test_states_are_those_at_the_ends_of_leads_without_the_neighbours(tmp_path: Path) -> None:
+    claim, _ = examined(tmp_path, "Line", runs_away, NEAR)
+    document = read_json(tmp_path / "case" / claim.evidence[0].uri)
+    assert document["neighbours"] > 0
+    assert claim.num_samples == document["num_states"]
+    assert 0 < document["num_states"] <= LEADS
+    assert f"up to {LEADS} led episodes" in claim.method
+    assert "64 failures where first leads ended and 64 where leads that went on did" in claim.method
+    scope = falsification.scope(FalsificationConfig(num_leads=LEADS), claim)
+    assert scope.examined == f"{claim.num_samples} states at the ends of up to {LEADS} led episodes"
 
 
 def replayed(folder: Path, claim: Claim, context: Context) -> Replayed:

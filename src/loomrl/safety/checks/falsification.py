@@ -41,11 +41,12 @@ def not_applicable(observation_space: Any, action_space: Any) -> str | None:
 
 
 class FalsificationConfig(DriftConfig):
-    """What the three searches may try. `num_leads` episodes are led somewhere and left to the policy for `horizon`
-    steps.
+    """What the three searches may try. Up to `num_leads` episodes are led somewhere and left to the policy for
+    `horizon` steps.
 
-    Recoveries are tried from up to `max_failures` of the states it fails from. `num_lines` lines through what was met
-    are looked along for lone choices.
+    Recoveries are tried from up to `max_failures` of the states it fails from where first leads ended, from as many
+    where leads that went on did, and from states close by. `num_lines` lines through what was met are looked along for
+    lone choices.
     """
 
     num_leads: int = Field(default=864, ge=1)
@@ -75,7 +76,7 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id == RECOVERY:
         return Scope(
-            f"{claim.num_samples} states at the ends of {config.num_leads} led episodes",
+            f"{claim.num_samples} states at the ends of up to {config.num_leads} led episodes",
             "states that were not reached; failures from which the policy's ordinary behaviour knows no way out either",
             "a state from which the policy fails of its own where its ordinary behaviour recovers",
         )
@@ -134,7 +135,10 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
             "would, wherever that recovers"
         ),
         mandatory=config.mandatory and not search.why_not,
-        method=f"{config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures",
+        method=(
+            f"up to {config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures where "
+            f"first leads ended and {config.max_failures} where leads that went on did, and from states close by"
+        ),
         verdict=Verdict.REFUTED if worst is not None else Verdict.UNDECIDED if search.why_not else Verdict.SUPPORTED,
         assumptions=[*assumptions, *shield_assumptions(context)],
         bound=None

@@ -126,7 +126,8 @@ class RecoverySearch:
     """The search for states from which a policy fails although a recovery exists. It raises EnvironmentFault when the
     environment breaks its API.
 
-    `num_states` counts the states at which leads ended while their episodes went on.
+    `num_states` counts the states at which leads ended while their episodes went on; neighbours of failures are not
+    among them.
     """
 
     def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:
@@ -153,6 +154,7 @@ class RecoverySearch:
         arrived = self._arrived(draw_leads(self.field, self.room, seeds[:num_first], latest, rng))
         ended = [(lead, episode) for lead, episode, worth in arrived if worth >= -FAILING]
         further = self._arrived(draw_onward_leads(self.field, self.room, ended, len(seeds) - num_first, rng))
+        self.num_states = len(arrived) + len(further)
         sure = [one for one in further if one[2] < -FAILING and self._contradiction(*one[:2]) >= CONTRADICTS]
         parts = [sorted(self._failing(part, max_failures), key=_clearest) for part in (arrived, sure)]
         confirmed = [
@@ -164,13 +166,11 @@ class RecoverySearch:
     def _arrived(self, leads: Sequence[Lead]) -> list[tuple[Lead, Episode, float]]:
         """Those whose episodes went on after them, with what the policy made of it."""
         episodes = self.field.play(leads, self.scale.horizon) if leads else []
-        arrived = [
+        return [
             (lead, episode, self.scale.relative_return(episode, lead.stop))
             for lead, episode in zip(leads, episodes, strict=True)
             if episode.length > lead.stop
         ]
-        self.num_states += len(arrived)
-        return arrived
 
     def _failing(
         self, arrived: Sequence[tuple[Lead, Episode, float]], max_failures: int, only: str | None = None
