@@ -53,6 +53,8 @@ def dismiss_challenger(transaction: Transaction) -> None:
 
 def _verdict(report: ShadowReport) -> str:
     if report.champion_version is None:
+        if report.bitwise_equal is None:
+            return "no decision was served; no champion to compare with"
         equal = "bit for bit equal to the artifact" if report.bitwise_equal else "NOT equal to the artifact"
         return f"{report.num_decisions:,} decisions served, {equal}; no champion to compare with"
     agreement = f", agreement {report.agreement.estimate:.1%}" if report.agreement else ""

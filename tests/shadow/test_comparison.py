@@ -61,3 +61,5 @@ def test_no_decisions_give_no_numbers(tmp_path: Path) -> None:
     empty = np.zeros(0)
     comparison = compare(pairs_of(np.zeros((0, 4), np.float32), empty, empty), policy, [], 0.95, True)
     assert (comparison.num_decisions, comparison.agreement, comparison.latency_seconds) == (0, None, {})
+    alone = compare(pairs_of(np.zeros((0, 4), np.float32), empty, empty), policy, [], 0.95, False)
+    assert alone.bitwise_equal is None

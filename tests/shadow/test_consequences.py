@@ -332,6 +332,19 @@ def test_actions_that_move_farther_are_refused_and_the_episode_moves_as_far_agai
     assert "actions move" in replayed(claim, found, config, snapshot, shaken, calm).finding
 
 
+def test_continuous_actions_that_always_count_as_the_same_are_played_all_the_same(
+    config: PolicyConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "shaky.py").write_text(SHAKY_WORLD)
+    snapshot = tmp_path / "snapshot"
+    take_snapshot(EnvironmentConfig(id="Noise", entry_point="shaky:Noise", path="."), tmp_path, snapshot)
+    calm, near = (ServedPolicy.load(continuous_folder(tmp_path / f"gain {gain}", gain), "1") for gain in (0.001, 0.003))
+    found = examine(config, snapshot, near, calm)
+    assert found.num_disagreements == 0
+    assert found.travel is not None
+    assert found.travel.challenger > 2 * found.travel.champion
+
+
 def loaded(folder: Path, weights: np.ndarray) -> ServedPolicy:
     return ServedPolicy.load(discrete_folder(folder, weights), "2")
 

@@ -4,11 +4,21 @@ from typing import Any
 
 import pytest
 
-from loomrl.shadow.claims import judge
+from loomrl.shadow.claims import judge, passes
 from loomrl.shadow.comparison import ShadowComparison
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.scope import scope_of
-from loomrl.types import Claim, Consequences, Interval, LimitFollowed, Noisy, Travel, Verdict, WholeEpisodes
+from loomrl.types import (
+    Claim,
+    Consequences,
+    Interval,
+    LabelKind,
+    LimitFollowed,
+    Noisy,
+    Travel,
+    Verdict,
+    WholeEpisodes,
+)
 
 LIMITS = ShadowConfig(min_agreement=0.9, max_action_distance=0.2, max_value_drop=1.0)
 DECISIONS = {
@@ -112,7 +122,7 @@ def test_every_claim_says_three_different_things(comparison: ShadowComparison, f
 
 def test_all_claims_that_shadow_can_make_are_among_these_with_their_counts() -> None:
     claims = by_name(compared(), followed())
-    assert set(claims) == DECISIONS | FOLLOWING
+    assert set(by_name(compared(has_champion=False), followed())) | set(claims) == DECISIONS | FOLLOWING
     assert "4321 decisions in 23 episodes, 17 independent units" in claims["agreement"].examined
     assert "below 0.9" in claims["agreement"].false_if
     assert "4321 mirrored requests with an answer and 2 without" in claims["challenger_errors"].examined
@@ -137,6 +147,48 @@ def test_what_cannot_be_false_or_was_not_examined_rests_on_nothing() -> None:
         assert claim.examined.startswith("nothing: ")
         assert why in claim.examined
     assert by_name(compared(), followed(limits=[]))["limits"].examined.startswith("nothing: ")
+
+
+def test_where_the_versions_share_no_action_agreement_by_chance_cannot_be_missed() -> None:
+    claim = by_name(compared(agreement=interval(0.0), chance_agreement=0.0), followed())["not_contrary"]
+    assert claim.label is not None
+    assert claim.label.kind is LabelKind.CANNOT_BE_FALSE
+    assert claim.false_if.startswith("nothing: ")
+    assert "does not act against" not in claim.statement
+    assert by_name(compared(), followed())["not_contrary"].label is None
+
+
+def test_a_limit_of_steps_is_about_the_share_of_them_beyond_the_champions() -> None:
+    limit = followed().limits[0].model_copy(update={"per": "step"})
+    claim = by_name(compared(), followed(limits=[limit]))["pole"]
+    assert "only the challenger" not in claim.false_if
+    assert "share of steps beyond the champion's" in claim.false_if
+    assert "where the champion kept it" not in claim.statement
+    assert "more of the steps of an episode than the champion" in claim.statement
+    assert "more often than by the champion" in claim.finding
+
+
+def test_whole_limits_are_shown_exactly() -> None:
+    settings = ShadowConfig(min_decisions=1_234_567, max_value_drop=2_345_678, max_action_distance=0.25)
+    claims = {claim.id: claim for claim in judge(settings, compared(value_difference=None), followed())}
+    assert "fewer than 1234567 of them" in claims["shadow.min_decisions"].false_if
+    assert "at most 2345678 less" in claims["shadow.value_drop"].statement
+    assert "within 0.25 of" in claims["shadow.action_distance"].statement
+
+
+def test_where_nothing_was_served_nothing_is_equal_or_different() -> None:
+    nothing = compared(has_champion=False, num_decisions=0, num_episodes=0, bitwise_equal=None, agreement=None)
+    claim = by_name(nothing, followed())["bitwise_equal"]
+    assert (claim.verdict, claim.mandatory, claim.bound) == (Verdict.UNDECIDED, True, None)
+    assert claim.examined == "nothing: no action was served"
+    assert not passes([claim])
+
+
+def test_pairs_of_choices_that_never_differ_are_one_episode_each() -> None:
+    whole = by_name(compared(), followed(num_disagreements=0, num_continued=0, travel=None))["whole"]
+    assert "611 pairs" in whole.examined
+    assert "one episode stands for both" in whole.examined
+    assert "stands for both" not in by_name(compared(), followed(num_disagreements=0))["whole"].examined
 
 
 def test_a_claim_that_nobody_knows_is_an_error() -> None:

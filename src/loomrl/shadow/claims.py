@@ -2,13 +2,15 @@
 
 from functools import partial
 
+from loomrl.safety.check import in_figures
 from loomrl.shadow.comparison import ShadowComparison
 from loomrl.shadow.config import ShadowConfig
 from loomrl.shadow.following import claims_of, verdict_at_most
 from loomrl.shadow.scope import scope_of
-from loomrl.types import Bound, Claim, Consequences, Interval, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, Consequences, Interval, LabelKind, Verdict
 
 _STEPS = "steps of one unit may depend on each other, units do not: agents where several were watched, else episodes"
+_NEVER_BY_CHANCE = "by chance they would agree in no decision, and less often than never they cannot"
 _GOOD = (Verdict.PROVED, Verdict.SUPPORTED)
 _claim = partial(Claim, stage="shadow", mandatory=True)
 
@@ -21,7 +23,7 @@ def judge(config: ShadowConfig, comparison: ShadowComparison, consequences: Cons
     """
     claims = [_enough(config, comparison), _no_errors(comparison), *_latencies(config, comparison)]
     claims.append(_would_be_violations(config, comparison, consequences))
-    if comparison.bitwise_equal is not None:
+    if not comparison.has_champion:
         claims.append(_bitwise_equal(comparison))
     if comparison.agreement is not None:
         claims.append(_not_contrary(comparison, comparison.agreement, consequences))
@@ -43,10 +45,10 @@ def _configured(config: ShadowConfig, comparison: ShadowComparison) -> list[Clai
         statement = f"the challenger agrees with the champion in at least {limit:.1%} of the decisions"
         claims.append(_at_least("agreement", statement, comparison.agreement, limit, count))
     if (limit := config.max_action_distance) is not None:
-        statement = f"the challenger's actions lie within {limit:g} of the champion's on average"
+        statement = f"the challenger's actions lie within {in_figures(limit)} of the champion's on average"
         claims.append(_at_most("action_distance", statement, comparison.action_distance, limit, count))
     if (limit := config.max_value_drop) is not None:
-        statement = f"the challenger expects at most {limit:g} less than the champion"
+        statement = f"the challenger expects at most {in_figures(limit)} less than the champion"
         claims.append(_at_least("value_drop", statement, comparison.value_difference, -limit, count))
     return claims
 
@@ -75,13 +77,17 @@ def _no_errors(comparison: ShadowComparison) -> Claim:
 
 
 def _bitwise_equal(comparison: ShadowComparison) -> Claim:
-    return _claim(
+    claim = _claim(
         id="shadow.bitwise_equal",
         statement="every served action equals the artifact's own, bit for bit",
         verdict=Verdict.PROVED if comparison.bitwise_equal else Verdict.REFUTED,
         method="recomputed from the audit records",
         bound=Bound(kind="count", measured=comparison.num_unequal, limit=0, unit="actions"),
     )
+    if comparison.bitwise_equal is not None:
+        return claim
+    nothing = {"verdict": Verdict.UNDECIDED, "bound": None, "finding": "no action was served"}
+    return claim.model_copy(update=nothing)
 
 
 def _latencies(config: ShadowConfig, comparison: ShadowComparison) -> list[Claim]:
@@ -90,7 +96,7 @@ def _latencies(config: ShadowConfig, comparison: ShadowComparison) -> list[Claim
     return [
         _claim(
             id=f"shadow.latency_{name}",
-            statement=f"{named[name]} decides within {limit:g} s in 99 of 100 requests",
+            statement=f"{named[name]} decides within {in_figures(limit)} s in 99 of 100 requests",
             verdict=Verdict.SUPPORTED if measured <= limit else Verdict.REFUTED,
             method="measured by the server",
             bound=Bound(kind="99th percentile", measured=measured, limit=limit, unit="s"),
@@ -114,17 +120,19 @@ def _would_be_violations(config: ShadowConfig, comparison: ShadowComparison, con
 def _not_contrary(comparison: ShadowComparison, agreement: Interval, consequences: Consequences) -> Claim:
     """Refuted by a challenger that decides significantly against the champion: less alike than if both ignored the
     observation. Needs no configured limit; a merely different policy passes. Where what follows was examined that
-    decides: a version may do the contrary and be as good."""
+    decides: a version may do the contrary and be as good. Where chance gives no agreement it cannot be false."""
     chance = comparison.chance_agreement
+    statement = "the challenger does not act against the champion: they agree at least as often as by chance"
     return _claim(
         id="shadow.not_contrary",
-        statement="the challenger does not act against the champion: they agree at least as often as by chance",
+        statement=statement if chance > 0 else "the two versions agree at least as often as by chance, which is never",
         verdict=Verdict.REFUTED if agreement.high < chance else Verdict.SUPPORTED,
         mandatory=not consequences.examined,
         method=agreement.method,
         bound=Bound(kind="upper bound of agreement", measured=agreement.high, limit=chance),
         finding=f"agreement {agreement.estimate:.1%} [{agreement.low:.1%}, {agreement.high:.1%}], "
         f"by chance {chance:.1%}",
+        label=None if chance > 0 else ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=_NEVER_BY_CHANCE),
     )
 
 
@@ -139,7 +147,7 @@ def _at_most(
             verdict=Verdict.UNDECIDED,
             method="count of units",
             bound=Bound(kind="units", measured=num_units, limit=2, unit="units"),
-            finding=f"an interval needs at least two episodes or agents; the limit is {limit:g}",
+            finding=f"an interval needs at least two episodes or agents; the limit is {in_figures(limit)}",
         )
     low, high, end = interval.low, interval.high, "lower" if at_least else "upper"
     shown = f"{interval.estimate:.6g} [{low:.6g}, {high:.6g}] at {interval.confidence:.0%}"

@@ -27,8 +27,8 @@ class ShadowComparison:
     chance would give, are shares of the decisions; `action_distance` is a mean, in halves of the range of continuous
     actions; `value_difference` is challenger - champion. `would_be_violations` is None where no limit on actions is
     declared. `latency_seconds` has p50 and p99, with `challenger_` before them those of the challenger. `bitwise_equal`
-    is None beside a champion; else `num_unequal` served actions are not the artifact's own. `shortfall` says why there
-    are fewer decisions than asked for.
+    is None beside a champion and where nothing was served; else `num_unequal` served actions are not the artifact's
+    own. `shortfall` says why there are fewer decisions than asked for.
     """
 
     has_champion: bool
@@ -65,7 +65,7 @@ def compare(
         ValueError: without a champion, when the artifact has no answer to an observation.
     """
     distance = action_distance(pairs.acted, pairs.mirrored, policy)
-    equal = None if has_champion else num_unequal(pairs, policy)
+    unequal = None if has_champion or not pairs.num_decisions else num_unequal(pairs, policy)
     beside = has_champion and pairs.num_decisions > 0
     return ShadowComparison(
         has_champion=has_champion,
@@ -82,8 +82,8 @@ def compare(
         else None,
         would_be_violations=_violations(pairs, constraints, confidence),
         latency_seconds=_latency(pairs, has_champion),
-        bitwise_equal=None if equal is None else equal == 0 and pairs.num_decisions > 0,
-        num_unequal=equal or 0,
+        bitwise_equal=None if unequal is None else unequal == 0,
+        num_unequal=unequal or 0,
         shortfall=shortfall,
     )
 

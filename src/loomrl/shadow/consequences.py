@@ -139,7 +139,8 @@ class _Examination:
         num_disagreements, drawn = self._handovers(self.champion)
         disturbed, burst, why_not = self._disturbed(self.champion)
         failed, champion_failed = failed_alone(disturbed, self.limits, self.scale)
-        alone = self.continuations.play(self.challenger, self.own) if num_disagreements else self.episodes
+        is_same = self.challenger.chooses and not num_disagreements  # continuous actions that agree may still differ
+        alone = self.episodes if is_same else self.continuations.play(self.challenger, self.own)
         whole = self._whole(self.champion, alone)
         noisy, under_noise = self._noisy(self.champion)
         pairs = [Handover(*both, step=0) for both in zip(self.episodes, alone, strict=True)]

@@ -104,21 +104,30 @@ def with_command(claim: Claim, policy: str, version: str) -> Claim:
 
 
 def _limit(limit: LimitFollowed, found: Consequences, settings: ConsequencesConfig) -> Claim:
-    unit = "episodes" if limit.per == "episode" else "steps of an episode"
-    beside = "where the champion kept it" if found.return_difference is not None else "of the challenger's own"
-    statement = f"in at most {limit.limit:g} of {unit} the challenger breaks {limit.name} {beside}"
-    finding = f"broken in {limit.num_violating} of {found.num_episodes} episodes"
-    if found.return_difference is not None:
+    beside = found.return_difference is not None
+    more = " more often than by the champion" if beside and limit.per == "step" else ""
+    finding = f"broken{more} in {limit.num_violating} of {found.num_episodes} episodes"
+    if beside:
         finding += f" by going on from {found.num_continued} of {found.num_disagreements} disagreements"
     return _claim(
         id=limit_id(limit.name),
-        statement=statement,
+        statement=_limit_statement(limit, beside),
         verdict=verdict_at_most(limit.lower, limit.upper, limit.limit),
         mandatory=settings.mandatory and limit.mandatory,
         finding=finding,
         bound=Bound(kind="upper bound over episodes", measured=limit.upper, limit=limit.limit),
         num_samples=found.num_episodes,
     )
+
+
+def _limit_statement(limit: LimitFollowed, beside: bool) -> str:
+    """Per step both may break it `beside` a champion: what counts is by how much more."""
+    if beside and limit.per == "step":
+        more = f"at most {limit.limit:g} more of the steps of an episode than the champion"
+        return f"the challenger breaks {limit.name} in {more}, on average"
+    unit = "episodes" if limit.per == "episode" else "steps of an episode"
+    whose = "where the champion kept it" if beside else "of the challenger's own"
+    return f"in at most {limit.limit:g} of {unit} the challenger breaks {limit.name} {whose}"
 
 
 def _no_limit() -> Claim:

@@ -14,11 +14,15 @@ def scope_of(claim: Claim, comparison: ShadowComparison, found: Consequences) ->
     """
     if claim.id in _DECISIONS:
         why_not = _why_not_examined(claim, comparison)
-        return Scope.nothing(why_not) if why_not else _DECISIONS[claim.id].of(claim, seen=comparison)
-    if claim.id in {limit_id(limit.name) for limit in found.limits}:
-        told = _LIMIT if found.return_difference is None else _LIMIT_BESIDE
+        return Scope.nothing(why_not) if why_not else _of_decisions(claim, comparison)
+    limits = {limit_id(limit.name): limit for limit in found.limits}
+    if claim.id in limits:
+        beside = _STEPS_BESIDE if limits[claim.id].per == "step" else _LIMIT_BESIDE
+        told = _LIMIT if found.return_difference is None else beside
     elif claim.id in _FOLLOWING:
         told = _FOLLOWING[claim.id]
+        if claim.id == f"{PREFIX}.whole" and not found.num_disagreements and found.travel is None:
+            told = told._replace(examined=f"{told.examined}; where both choose alike one episode stands for both")
     elif claim.id in (PREFIX, f"{PREFIX}.limits"):
         return Scope.nothing(claim.finding)
     else:
@@ -29,11 +33,18 @@ def scope_of(claim: Claim, comparison: ShadowComparison, found: Consequences) ->
     return told.of(claim, found=found, noisy=found.noisy or Noisy(), steps=steps)
 
 
+def _of_decisions(claim: Claim, comparison: ShadowComparison) -> Scope:
+    told = _DECISIONS[claim.id].of(claim, seen=comparison)
+    return told if claim.label is None else told._replace(false_if=f"nothing: {claim.label.reason}")
+
+
 def _why_not_examined(claim: Claim, comparison: ShadowComparison) -> str:
     """Of a claim about decisions; empty where it was examined."""
     if claim.id == "shadow.challenger_errors" and not comparison.has_champion:
         return "without a champion the challenger itself acts, and no request is mirrored"
     if claim.id == "shadow.would_be_violations" and comparison.would_be_violations is None:
+        return claim.finding
+    if claim.id == "shadow.bitwise_equal" and comparison.bitwise_equal is None:
         return claim.finding
     return ""
 
@@ -54,7 +65,7 @@ _DECISIONS = {
     "shadow.min_decisions": Scope(
         "{seen.num_decisions} decisions on record, in {seen.num_episodes} episodes",
         "that they are like those of production, or that none repeats another",
-        "fewer than {limit} of them",
+        "fewer than {limit} of them, which leave it undecided",
     ),
     "shadow.challenger_errors": Scope(
         "{seen.num_decisions} mirrored requests with an answer and {seen.num_errors} without",
@@ -103,6 +114,10 @@ _LIMIT_BESIDE = Scope(
     _CONTINUED,
     "disagreements in states that the champion does not reach; " + _SNAPSHOT + "; rates up to {limit} are allowed",
     "so many episodes in which only the challenger breaks it that their rate's lower bound is above {limit}",
+)
+_STEPS_BESIDE = _LIMIT_BESIDE._replace(
+    false_if="so large a share of steps beyond the champion's, on average over episodes, that its lower bound is above "
+    "{limit}"
 )
 _FOLLOWING = {
     f"{PREFIX}.return": Scope(
