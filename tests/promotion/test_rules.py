@@ -111,6 +111,27 @@ def test_every_rule_says_what_it_rests_on(equals: Equals) -> None:
         scope_of(measured.model_copy(update={"id": "luck"}))
 
 
+def test_rules_say_what_refutes_them_and_what_leaves_them_undecided(equals: Equals) -> None:
+    said = {one.id: one.false_if for one in equals.decide().rules}
+    measured = equals.decide().rules[0].model_copy(update={"num_samples": 7})
+    said |= {
+        name: scope_of(measured.model_copy(update={"id": name})).false_if
+        for name in ("not_worse", "off_policy", "compared_live", "consequences", "minimum_decisions", "approval")
+    }
+    assert "whose upper bound is below the limit" in said["not_worse"]
+    for name in ("not_worse", "off_policy", "compared_live", "consequences", "minimum_decisions", "approval"):
+        assert "undecided" in said[name], name
+    assert "server" in said["not_rolled_back"]
+    for reason in ("missing", "chain", "not met", "run out", "graph", "attempt", "trained network"):
+        assert reason in said["gate_passed"], reason
+
+
+def test_without_a_shadow_report_no_decisions_were_counted(equals: Equals) -> None:
+    rule = claim(equals.decide(shadow=None), "minimum_decisions")
+    assert (rule.verdict, rule.num_samples) == (Verdict.UNDECIDED, None)
+    assert rule.examined == "nothing: there is no shadow report; at least 100 decisions in shadow are demanded"
+
+
 def test_a_rule_that_had_nothing_to_examine_says_so(first: Versions) -> None:
     assert claim(first.decide(), "not_worse").examined == "nothing: there is no champion yet to compare with"
     assert claim(first.decide(), "off_policy").examined == "nothing: no estimate from the log is demanded"

@@ -42,7 +42,7 @@ STAGE = "promotion"
 PROMOTED, REFUSED, WAITING, UNCHANGED = "promoted", "refused", "waiting", "unchanged"
 
 PROMOTED_OVER = "loomrl.promoted_over"  # on a version: the content digest of the champion it replaced, or "none"
-ROLLED_BACK = "loomrl.rolled_back"  # on a version: why a person took it back
+ROLLED_BACK = "loomrl.rolled_back"  # on a version: why it was taken back, and by whom
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: Policy
     safety case.
 
     A version that is champion already is judged against the champion it replaced, so that running the same life cycle
-    again finds the decision that made it champion. A rollback changes the digest: what a person took back is never
+    again finds the decision that made it champion. A rollback changes the digest: what was taken back is never
     repeated.
     """
     if is_champion(version, champion):
@@ -336,9 +336,13 @@ def consequences(inputs: Inputs) -> RuleResult:
 
 
 def minimum_decisions(inputs: Inputs) -> RuleResult:
-    """The rule that the shadow stage saw at least `shadow.min_decisions` decisions; UNDECIDED where it saw fewer."""
+    """The rule that the shadow stage saw at least `shadow.min_decisions` decisions; UNDECIDED where it saw fewer, or
+    there is no report."""
     needed = inputs.config.shadow.min_decisions
-    seen = inputs.shadow.num_decisions if inputs.shadow else 0
+    if inputs.shadow is None:
+        missing = f"there is no shadow report; at least {needed} decisions in shadow are demanded"
+        return RuleResult(missing, Verdict.UNDECIDED, "count")
+    seen = inputs.shadow.num_decisions
     verdict = Verdict.PROVED if seen >= needed else Verdict.UNDECIDED
     statement = f"{seen} decisions in shadow, at least {needed} are demanded"
     bound = Bound(kind="count", measured=seen, limit=needed, unit="decisions")
@@ -476,8 +480,8 @@ def off_policy(inputs: Inputs) -> RuleResult:
 
 
 def not_rolled_back(inputs: Inputs) -> RuleResult:
-    """The rule that what a person took back returns only by hand: REFUTED for such a version, WAIVED where a person
-    promotes."""
+    """The rule that what a person or a server's monitors took back returns only by hand: REFUTED for such a version,
+    WAIVED where a person promotes."""
     reason = inputs.version.tags.get(ROLLED_BACK)
     if reason is None:
         return RuleResult("the version was never rolled back", Verdict.PROVED, "registry tag")
