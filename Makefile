@@ -10,7 +10,7 @@ export DVC_NO_ANALYTICS := 1
 unexport PYTHONDONTWRITEBYTECODE  # a module is compiled when it is first imported, not in every process
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test long check compiled format up down peers kserve atropos bench soak faults mutations calibration manipulations release clean
+.PHONY: help setup run test tested long check lint types compiled format up down peers kserve atropos bench soak faults mutations calibration manipulations release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,7 +37,10 @@ run: setup  ## take the CartPole policy through its whole life cycle
 	loomrl run configs/cartpole.yaml
 
 test: setup  ## everything that must hold; ROOM=serving/api: the tests of that room; CHANGED=1: of what differs from HEAD
-	@$(MAKE) --no-print-directory --jobs 2 check compiled
+	@$(MAKE) --no-print-directory --jobs 2 lint compiled
+	@$(MAKE) --no-print-directory --jobs 2 types tested
+
+tested: | $(BIN)/loomrl
 	@files="$(if $(ROOM),tests/$(ROOM))"; \
 	if [ -n "$(CHANGED)" ]; then \
 	  files=$$(python tests/support/changed_tests.py) || exit; \
@@ -48,12 +51,16 @@ test: setup  ## everything that must hold; ROOM=serving/api: the tests of that r
 long: | $(BIN)/loomrl  ## the tests that `make test` leaves out because they take long, or those of a ROOM
 	$(PYTEST) -m long --keep-outcomes benchmarks/results/long.json $(if $(ROOM),tests/$(ROOM))
 
-check: | $(BIN)/loomrl  ## format, lint, strict types, import contracts
+check: lint types  ## format, lint, strict types, import contracts
+
+lint: | $(BIN)/loomrl
 	ruff format --check .
 	ruff check .
-	mypy
 	lint-imports
 	python tests/support/house_rules.py
+
+types: | $(BIN)/loomrl  # a minute of one core: tests go on beside it
+	mypy
 
 compiled: | $(BIN)/loomrl  # what tests import, once: each worker would compile all of it, while checks leave a core alone
 	@pytest --collect-only -qq -m "not long" $(if $(ROOM),tests/$(ROOM)) >/dev/null 2>&1 || true

@@ -132,8 +132,9 @@ def mark_long_cases(items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases that are long, and order all.
 
-    Who makes the finished project begins, beside the files that are one scope, then comes what takes long, then the
-    rooms, then the rest: at the end there is something short for whoever is ready.
+    Who makes the finished project begins, beside the files that are one scope, then come the rooms that take long, then
+    what takes long and waits for that project, then the other rooms, then the rest: at the end there is something short
+    for whoever is ready.
     """
     mark_long_cases(items)
 
@@ -141,10 +142,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.name == MAKES_THE_PROJECT:
             return 0
         if (room := room_of(item.nodeid)) not in SPREAD:
-            return 3 if room in HEAVY else 4
+            return 2 if room in HEAVY else 4
         if str(item.path).endswith(ONE_SCOPE):
             return 1
-        return 2 if any(name in item.nodeid for name in SLOW) else 5
+        return 3 if any(name in item.nodeid for name in SLOW) else 5
 
     items.sort(key=turn)
 

@@ -25,7 +25,7 @@ from loomrl.types import Claim, Episode, Verdict
 from tests.support.trained import EVALUATION, PROJECT, Policy, evaluate, examine, train, without_long_searches
 
 APPROACHING = PROJECT / "examples" / "approaching"
-NUM_STEPS, CELLS = 40, [352, 128]
+NUM_STEPS, CELLS = 40, [176, 64]
 
 
 @pytest.fixture(scope="module")
