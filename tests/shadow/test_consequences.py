@@ -8,19 +8,22 @@ import pytest
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.errors import ConfigError
-from loomrl.runs.config import PolicyConfig
+from loomrl.runs.config import PolicyConfig, load_config
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.replay import CounterexampleReplay
 from loomrl.serving.policy.model import STATE_OUT, ServedPolicy
-from loomrl.shadow.consequences import examine
+from loomrl.shadow.consequences import _Examination, examine
 from loomrl.shadow.continuations import Continuations
-from loomrl.shadow.decisions import decisions_along
+from loomrl.shadow.decisions import ShadowDecisions, decisions_along
 from loomrl.shadow.following import claims_of
-from loomrl.shadow.handover import Handover, failed_alone
+from loomrl.shadow.handover import Handover, broken, failed_alone
 from loomrl.shadow.replay import replay
+from loomrl.shadow.sampling import Rarity, probabilities
 from loomrl.types import Claim, Consequences, Episode, Verdict
 from tests.support.policies import BALANCING, back_door_folder, continuous_folder, discrete_folder, recurrent_folder
 
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = sorted(path for path in (ROOT / "configs").glob("*.yaml") if not path.stem.startswith("gym-"))  # no texts
 UP = ConstraintConfig(name="pole_stays_up", quantity="observation[2]", low=-0.2095, high=0.2095, max_probability=0.05)
 TRACK = ConstraintConfig(
     name="cart_stays_on_track", quantity="observation[0]", low=-2.4, high=2.4, max_probability=0.05
@@ -353,3 +356,59 @@ def test_seeds_of_all_parts_are_disjoint_and_as_many_as_are_played(config: Polic
     settings = config.shadow.consequences
     places = [place for part in settings.parts for place in part]
     assert places == list(range(len(settings.seeds)))
+
+
+@pytest.mark.parametrize("scores", ["stakes", "rarity", "both"])
+def test_a_place_of_high_stakes_or_seldom_seen_is_drawn_as_often_as_its_chance_says(
+    config: PolicyConfig, champion: ServedPolicy, snapshot: Path, scores: str
+) -> None:
+    """40 disagreements, one of which stands out: it is drawn far more often than once in 40 times, and weighs less."""
+    special, count, num_draws = 17, 40, 4_000
+    obs, logits = np.zeros((count, 4), np.float32), np.ones((count, 2), np.float32) * [1.0, 0.0]
+    obs[special] = 3.0 if scores != "stakes" else 0.0
+    logits[special, 0] = 9.0 if scores != "rarity" else 1.0
+    episode = Episode(1, obs, np.zeros(count, np.int64), np.ones(count), obs, False, True)
+    own = ShadowDecisions(np.zeros(count, np.int64), logits)
+    other = ShadowDecisions(np.ones(count, np.int64), logits[:, ::-1])
+    rarity = Rarity(np.random.default_rng(0).normal(size=(1_000, 4)))
+    examination = _Examination(config, snapshot, champion, champion)
+    drawn = [examination._draw(episode, own, other, np.arange(count), rarity) for _ in range(num_draws)]
+    chance = float(probabilities(2.0 * (logits[:, 0] - logits[:, 1]), rarity(obs))[special])
+    often = sum(step == special for step, _ in drawn)
+    assert chance > 8 / count
+    assert abs(often - num_draws * chance) < 4 * np.sqrt(num_draws * chance)
+    weights = [weight for step, weight in drawn if step == special]
+    np.testing.assert_allclose(weights, 1.0 / (chance * count))
+    assert np.mean([weight for _, weight in drawn]) == pytest.approx(1.0, abs=0.1)
+
+
+# --- limits of the configs there are ---
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_what_follows_is_counted_on_a_limit_of_every_shipped_config(
+    path: Path, champion: ServedPolicy, tmp_path: Path
+) -> None:
+    config = load_config(path)
+    take_snapshot(config.environment, ROOT, tmp_path)
+    examination = _Examination(config, tmp_path, champion, champion)
+    assert config.shadow.consequences.examine
+    (episode,) = examination.continuations.play_at_random([1])
+    counted = [broken(limit, episode, 0) for limit in examination.limits]
+    assert counted
+    assert all(0.0 <= share <= 1.0 for share in counted)
+
+
+def test_a_new_users_config_has_limits_that_are_counted_on_what_follows(
+    champion: ServedPolicy, snapshot: Path, tmp_path: Path
+) -> None:
+    """The config that the README shows, with fewer episodes."""
+    path = tmp_path / "pole.yaml"
+    path.write_text((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
+    few = {"num_episodes": 8, "num_disturbed": 8, "num_noisy": 8, "max_pairs": 8}
+    config = load_config(path, {f"shadow.consequences.{name}": count for name, count in few.items()})
+    flawed = ServedPolicy.load(discrete_folder(tmp_path / "falls", -BALANCING), "2")
+    found = examine(config, snapshot, flawed, champion)
+    assert [one.name for one in found.limits] == ["cart_stays_on_track"]
+    assert "cart_stays_on_track" in verdicts(found, config)
+    assert "limits" not in verdicts(found, config)

@@ -1,6 +1,7 @@
 """Joining decisions and mirrors, which stand in two chains."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from loomrl.serving.client import Refused
 from loomrl.serving.process import ServerProcess
 from loomrl.shadow.pairs import PairReader, heads, states
 from loomrl.storage.audit.log import AuditLog
-from loomrl.storage.audit.records import record
+from loomrl.storage.audit.records import SIMULATED, record
 from loomrl.storage.registry import PolicyVersion
 from tests.support.inside import wait_for
 from tests.support.live import decide
@@ -50,6 +51,37 @@ def test_each_mirror_meets_its_decision_however_far_apart_they_are_read(loomrl_h
     np.testing.assert_array_equal(pairs.observation, OBSERVATIONS[rest])
     assert pairs.mirrored.tolist() == [index % 2 for index in rest]
     assert (pairs.num_errors, len(set(ids))) == (1, len(OBSERVATIONS))
+
+
+class Recorded:
+    """A server whose records are all there, on one page."""
+
+    def __init__(self, records: list[dict[str, Any]]) -> None:
+        self.records = records
+
+    def shadow_records(self, decision: int, shadow: int, worker: int | None) -> list[dict[str, Any]]:
+        after = {"decision": decision, "shadow": shadow}
+        return [one for one in self.records if one["sequence"] > after[one["kind"]]]
+
+
+@pytest.mark.parametrize("prefix", ["robot-", SIMULATED])
+def test_agents_are_the_units_of_real_traffic_and_episodes_of_simulated_traffic(prefix: str) -> None:
+    """Three agents with two episodes of two decisions each."""
+    records = []
+    for number in range(12):
+        common = {"decision_id": str(number), "agent_id": f"{prefix}{number // 4}", "episode_id": f"{number // 2}"}
+        common |= {"sequence": number, "action": 1, "value": 0.0, "seconds": 1e-4}
+        told = {"override": None, "exploration_flag": False, "observation": [0.0] * 4}
+        records += [
+            record("decision", policy="cartpole", version="1", **common, **told),
+            record("shadow", policy="cartpole", version="2", acting_version="1", error=None, **common),
+        ]
+    simulated = SIMULATED if prefix == SIMULATED else None
+    reader = PairReader(Recorded(records), version("2"), version("1"), simulated, after={None: (-1, -1)})
+    assert reader.read() == 12
+    pairs = reader.pairs("float32")
+    assert pairs.num_episodes == 6
+    assert pairs.unit.tolist() == [number // 2 if simulated else number // 4 for number in range(12)]
 
 
 @pytest.mark.long
