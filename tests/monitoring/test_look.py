@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loomrl.errors import ConfigError
@@ -10,6 +11,7 @@ from loomrl.monitoring.gathered import RETURN, LimitTally, LookEvidence
 from loomrl.monitoring.look import Look, last_look, looking
 from loomrl.promotion.comparison.window import read_window
 from loomrl.runs.config import PolicyConfig
+from loomrl.serving.config import ExplorationConfig, ServingConfig
 from loomrl.storage.audit.heads import anchor
 from loomrl.storage.audit.hosts import AUDIT_FOLDERS
 from loomrl.storage.audit.log import AuditLog, ChainHead
@@ -64,6 +66,29 @@ def test_a_look_that_dies_is_repeated_and_a_degraded_champion_is_found(log: Audi
     assert (found.outcome, found.version, found.num_left_out) == ("degraded", "1", 1)
     assert "limits.pole: 33.33% of episodes violate, in 12 episodes" in found.sentence
     assert look(settings).outcome == "too_few"  # those after it are judged by themselves
+
+
+def test_a_champion_whose_server_explores_a_share_is_read_at_its_true_return(
+    log: AuditLog, settings: PolicyConfig
+) -> None:
+    """The longer an episode, the more it earns, and the likelier an explored action was drawn in it: those without
+    one are short."""
+    shared = settings.model_copy(update={"serving": ServingConfig(exploration=ExplorationConfig(share=0.01))})
+    rng, returns, num_unexplored = np.random.default_rng(5), [], 0
+    for number in range(40):
+        length, agent = int(rng.integers(1, 150)), f"agent {number % 20}"
+        drawn = (rng.random(length) < 0.01).tolist()
+        for step, explored in enumerate(drawn, start=1):
+            told = {"exploration_flag": explored, "asked_to_explore": False, "propensity": 0.005 if explored else 0.995}
+            decision = decide(log, agent, str(number), [0.0] * 4, **told)
+            reward(log, decision, agent, str(number), 5.0, ended=step == length)
+        returns.append(5.0 * length)
+        num_unexplored += not any(drawn)
+    found = look(shared)
+    (claim,) = (claim for claim in found.claims if claim.id == "return")
+    assert 5 < num_unexplored < 30
+    assert (found.num_episodes, found.num_left_out) == (40, 0)
+    assert f"a mean of {np.mean(returns):.4g} over 40 whole episodes of 20 agents" in claim.finding
 
 
 def test_episodes_that_end_in_a_later_look_are_judged_whole(log: AuditLog, settings: PolicyConfig) -> None:

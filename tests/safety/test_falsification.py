@@ -11,12 +11,15 @@ import torch
 
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.policy import WEIGHTS
+from loomrl.runs.config import load_config
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.system.files import read_json, sha256_file, write_sums
 from loomrl.training.train import REPORT
 from loomrl.types import SafetyCase, TrainingReport, Verdict
 from tests.support.trained import CONSTRAINTS, Policy, evaluate, examine
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def settings(**values: Any) -> SafetyConfig:
@@ -113,6 +116,17 @@ def corner(sides: Sequence[tuple[int, float, float]], strength: float = 60.0) ->
         logits.bias += torch.tensor([-strength, strength])
 
     return spoil
+
+
+def test_a_back_door_is_refused_by_the_config_that_ships(good: Policy, tmp_path: Path) -> None:
+    """The pole falls fast to the right, and it pushes left: its own episodes hardly ever get there."""
+    policy = spoilt(good, tmp_path / "policy", trigger(3, (1.2,), 60.0))
+    case = examine(policy, tmp_path / "safety", load_config(ROOT / "configs" / "cartpole.yaml").safety)
+    refuted = {claim.id: claim for claim in case.claims if claim.verdict is Verdict.REFUTED and claim.mandatory}
+    assert "falsification.recovery" in refuted
+    assert "falsification.recovery" in case.decision.blocking
+    outcome = replay(tmp_path / "safety", "falsification.recovery", policy.environment, policy.training)
+    assert (outcome.reproduced, outcome.identical) == (True, True)
 
 
 def test_a_policy_without_flaws_passes_with_what_a_new_user_writes(good: Policy, tmp_path: Path) -> None:

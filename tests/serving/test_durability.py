@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import re
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from loomrl.serving.client import Ask, Refused
+from loomrl.serving.context import SYNC_SECONDS
 from loomrl.serving.process import ServerProcess
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
@@ -217,6 +220,38 @@ def test_in_the_background_decisions_go_on_and_it_is_said(loomrl_home: Path, tmp
         assert server.log().count("not durable after record") == 1
     kinds = [entry["kind"] for entry in records()]
     assert (kinds.count("not durable"), kinds.count("durable again")) == (1, 1)
+
+
+def test_the_window_without_a_sync_is_told_and_grows_until_the_disk_has_it(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog("cartpole")
+    keeper = AuditKeeper(log)
+    keeper.sync()
+    assert keeper.unsynced_seconds == 0.0
+    log.append([record("decision", decision_id=None)])
+    first = keeper.unsynced_seconds
+    time.sleep(0.02)
+    assert keeper.unsynced_seconds >= first + 0.02 > 0.02
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", fail)
+        with pytest.raises(NotDurable):
+            keeper.sync()
+        second = keeper.unsynced_seconds
+        time.sleep(0.02)
+        assert keeper.unsynced_seconds >= second + 0.02 > 0.04
+    keeper.sync()
+    keeper.sync()  # what the first one put on record
+    assert keeper.unsynced_seconds == 0.0
+    log.close()
+
+
+def test_the_window_that_documentation_and_options_name_is_the_servers() -> None:
+    root = Path(__file__).resolve().parents[2]
+    pages = [root / "docs" / "serving.md", root / "src" / "loomrl" / "serving" / "settings.py"]
+    named = [figure for page in pages for figure in re.findall(r"synced (?:every|within) (\d+) ms", page.read_text())]
+    assert len(named) >= 3
+    assert {int(figure) for figure in named} == {round(1_000 * SYNC_SECONDS)}
 
 
 def test_what_a_failed_sync_dropped_is_written_again(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,25 @@ def test_an_episode_that_was_given_up_keeps_the_value_it_had_then() -> None:
     assert (found[0].num_unfinished, found[0].num_clipped, found[0].finding) == (0, 0, "undecided")
 
 
+def test_an_answer_comes_within_twice_the_longest_episode_after_the_last_start() -> None:
+    """Half of the challenger's agents go on for ever, though no episode is longer than 60 s."""
+    rng, longest, episodes = np.random.default_rng(11), 60.0, []
+    for agent, version in enumerate(dealt(rng, 100)):
+        length = 1e9 if version == "2" and agent % 2 else 50.0
+        (one,) = lived(f"agent {agent}", version, [(0.3 * agent, length, 0.0)], now=1e6)
+        one.rewards = {"first": 9.0 if version == "2" else 2.0}
+        one.told_at = {"first": at(0.3 * agent + 1.0)}
+        episodes.append(one)
+    begun = BEGIN.timestamp()
+    early, answered = (
+        difference(episodes, Known(now=begun + now), longest_episode_seconds=longest)
+        for now in (29.0, 29.7 + 2 * longest + 0.1)
+    )
+    assert early.num_unfinished > 20
+    assert early.finding == "undecided"
+    assert (answered.num_unfinished, answered.finding) == (0, "better")
+
+
 def test_the_range_of_a_reward_narrows_what_an_episode_can_become() -> None:
     rng = np.random.default_rng(7)
     running = [

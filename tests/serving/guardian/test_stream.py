@@ -469,6 +469,30 @@ def test_what_begins_late_is_seen_in_a_new_window() -> None:
     assert trigger["num_decisions"] <= 2_100
 
 
+@pytest.mark.parametrize("broken", [0, 1])
+def test_equal_versions_are_left_alone_where_agents_differ(broken: int) -> None:
+    """Sixteen agents, each as good at its task as it is, whatever version it was dealt; one of them may be broken."""
+    num_triggers = 0
+    for seed in range(40):
+        rng, known = np.random.default_rng(seed), watch()
+        stream = Stream(lambda version, known=known: known)
+        dealt, skill = rng.random(16) < 0.5, rng.uniform(0.2, 1.0, 16)
+        skill[:broken] = 0.0
+        entries: list[Json] = []
+        for number, agent in enumerate(np.tile(np.arange(16), 20).tolist()):
+            side = SPLIT[int(dealt[agent])]
+            names = {"agent_id": str(agent), "episode_id": None, "decision_id": str(number), "timestamp": TIME, **side}
+            names["version"] = "2" if dealt[agent] else "1"
+            shown = {"observation": [0.0, 0.0], "action": 0, "seconds": 5e-5}
+            told = {"override": None, "exploration_flag": False, "shield": None}
+            entries.append(names | shown | told | {"kind": "decision"})
+            ended = {"terminated": True, "truncated": False}
+            entries.append(names | ended | {"kind": "feedback", "reward": float(rng.random() < skill[agent])})
+        looks = (entries[start : start + 32] for start in range(0, len(entries), 32))
+        num_triggers += any(list(stream.process(look)) for look in looks)
+    assert num_triggers <= 2
+
+
 def test_returns_are_compared_within_one_experiment_only() -> None:
     log = Log()
     for number in range(400):
