@@ -279,3 +279,18 @@ def test_an_equal_champion_is_ever_called_degraded_in_few_streams_of_looks() -> 
             wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
         num_wrong += wrong
     assert num_wrong <= 3
+
+
+def test_a_champion_some_of_whose_agents_often_break_a_limit_is_seldom_called_degraded_by_many_looks() -> None:
+    """One agent in ten breaks it in half of its episodes, the others never: a bound over episodes is wrong in half of
+    the streams."""
+    num_wrong = 0
+    for seed in range(20):
+        rng, gathered, wrong = np.random.default_rng(seed), LookEvidence(), False
+        rates = np.where(rng.random(16) < 0.1, 0.5, 0.0)
+        for _ in range(12):
+            episodes = [episode(0.3 * (rng.random() < rates[n % 16]), agent=str(n % 16)) for n in range(48)]
+            claims, gathered = judged(settings(), episodes, EVALUATED, SPAN, gathered)
+            wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
+        num_wrong += wrong
+    assert num_wrong <= 3

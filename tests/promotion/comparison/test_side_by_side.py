@@ -49,6 +49,16 @@ def test_equal_versions_are_not_called_different_where_agents_differ_and_drift()
     assert sum(one != "undecided" for one in found) <= 4
 
 
+@pytest.mark.parametrize("number", [8, 24])
+def test_many_episodes_of_a_few_agents_that_differ_are_no_more_than_those_agents(number: int) -> None:
+    rng, found = np.random.default_rng(number), []
+    for _ in range(20):
+        own = rng.uniform(2.0, 8.0, number)
+        own[3] = 0.0  # broken
+        found.append(difference(fleet(rng, number, lambda agent, _, own=own: own[agent], num_episodes=60)).finding)
+    assert sum(one != "undecided" for one in found) <= 3
+
+
 def test_a_difference_between_agents_is_found_and_more_of_their_episodes_find_smaller_ones() -> None:
     rng = np.random.default_rng(2)
 
@@ -98,6 +108,22 @@ def test_a_challenger_whose_long_episodes_still_run_is_never_called_worse_and_fo
             assert difference(running).finding != "worse"
         ended = [one for life in lives for one in lived(*life, now=30.0 + 2 * longest)]
         assert difference(ended).finding == "better"
+
+
+def test_a_challenger_of_which_only_failures_have_ended_yet_is_not_called_worse() -> None:
+    """A quarter of its episodes fail at once; the others take a minute, and earn five times as much as the
+    champion's."""
+    rng, lives = np.random.default_rng(6), []
+    for agent, version in enumerate(dealt(rng, 120)):
+        length, total = (2.0, 2.0) if version == "1" else (1.0, 0.0) if rng.random() < 0.25 else (60.0, 10.0)
+        lives.append((f"agent {agent}", version, [(0.1 * agent, length, total)]))
+    running, ended = (
+        difference([one for life in lives for one in lived(*life, now=now)], reward_range=(0.0, 10.0))
+        for now in (15.0, 80.0)
+    )
+    assert running.num_unfinished > 30
+    assert running.finding == "undecided"
+    assert (ended.num_unfinished, ended.finding) == (0, "better")
 
 
 def test_agents_that_vanished_count_as_the_worst_and_the_rest_still_decides() -> None:

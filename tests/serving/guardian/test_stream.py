@@ -538,9 +538,10 @@ def shared_by(logs: list[Log], homes: list[dict[str, int]]) -> Shared:
 
 
 def test_what_two_servers_see_together_is_seen() -> None:
+    """Two agents each are too few for either."""
     logs = [Log(is_shared=True), Log(is_shared=True)]
     homes: list[dict[str, int]] = [{}, {}]
-    for number in range(6):
+    for number in range(4):
         log = logs[number % 2]
         log.decide(agent=f"agent-{number}", action=2)
         homes[number % 2][f"agent-{number}"] = number
