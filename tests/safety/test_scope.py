@@ -200,6 +200,17 @@ def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_p
     assert check_case(tmp_path) == []
 
 
+def test_a_case_labels_records_and_what_an_argmax_cannot_break_and_each_claim_says_its_reach(
+    barely_trained: Policy,
+) -> None:
+    claims = SafetyCase.read(barely_trained.root / "safety" / "case.json").claims
+    kinds = {claim.id: None if claim.label is None else claim.label.kind for claim in claims}
+    assert kinds["action_bounds"] is LabelKind.CANNOT_BE_FALSE
+    records = [kind for name, kind in kinds.items() if name.startswith("provenance.")]
+    assert records == [LabelKind.RECORD] * 4
+    assert all(claim.examined and claim.not_established and claim.false_if for claim in claims)
+
+
 def test_a_case_from_before_claims_said_so_stays_whole(barely_trained: Policy, tmp_path: Path) -> None:
     document = read_json(barely_trained.root / "safety" / "case.json")
     for claim in document["claims"]:

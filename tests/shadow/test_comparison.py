@@ -13,7 +13,6 @@ from loomrl.shadow.pairs import Pairs
 from loomrl.statistics.clustered import clustered_mean, clustered_proportion, rate_over_units
 from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
 
-
 TORQUE = ConstraintConfig(name="gentle", quantity="action[0]", low=-0.9, high=0.9)
 
 
