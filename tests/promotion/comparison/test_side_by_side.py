@@ -121,8 +121,8 @@ def test_a_challenger_of_which_only_failures_have_ended_yet_is_not_called_worse(
         difference([one for life in lives for one in lived(*life, now=now)], reward_range=(0.0, 10.0))
         for now in (15.0, 80.0)
     )
-    assert running.num_unfinished > 30
     assert running.finding == "undecided"
+    assert running.num_unfinished > 30
     assert (ended.num_unfinished, ended.finding) == (0, "better")
 
 
