@@ -19,7 +19,8 @@ deleted records; reordered records; truncated log; kill between write and answer
 replayed signature; pickle payload; swap during swap; crash in the middle of a promotion; no metrics;
 a noisy A/A split must not roll back; sticky split per agent; SIGTERM with requests in flight; override during a swap;
 override surviving a restart; reload that interrupts service; success reported without promoting;
-a new revision during the analysis; stuck while promoting; a server that answers before it is ready
+a new revision during the analysis; stuck while promoting; a server that answers before it is ready;
+a clock that jumps, ahead or behind; clocks of hosts that differ; a first command killed
 """
 
 REFERENCE_DEFECTS = """

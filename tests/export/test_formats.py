@@ -93,9 +93,13 @@ def test_torchscript_has_the_same_bytes_in_another_process_and_the_second_time(t
     assert formats.build(fresh(NUMBERS, Discrete(3), seed=1), "torchscript") != first
 
 
+def with_formats(config: PolicyConfig, *names: str) -> PolicyConfig:
+    return config.model_copy(update={"export": config.export.model_copy(update={"formats": names})})
+
+
 @pytest.fixture
 def asking(config: PolicyConfig) -> PolicyConfig:
-    return config.model_copy(update={"export": config.export.model_copy(update={"formats": ("torchscript",)})})
+    return with_formats(config, "torchscript")
 
 
 def export(config: PolicyConfig, policy: Policy, output: Path) -> Any:
@@ -116,6 +120,24 @@ def test_the_stage_writes_what_the_config_asks_for(asking: PolicyConfig, admitte
     index = list(manifest.outputs).index("action")
     np.testing.assert_array_equal(
         script(torch.from_numpy(observations))[index].numpy(), load_policy(admitted.training)(observations)
+    )
+
+
+def test_the_stage_writes_an_exported_program_with_its_proof(
+    config: PolicyConfig, admitted: Policy, tmp_path: Path
+) -> None:
+    export(with_formats(config, "torch_export"), admitted, tmp_path)
+    path = tmp_path / "policy.pt2"
+    manifest = ServedPolicy.load(tmp_path).manifest
+    assert manifest.formats == {"torch_export": {"file": path.name, "sha256": sha256_file(path)}}
+    proof = ParityReport.read(tmp_path / "parity.json").formats["torch_export"]
+    assert proof.passed
+    assert proof.num_observations == config.export.parity_random + proof.num_visited
+    observations = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+    program = torch.export.load(path).module()  # as any program would
+    index = list(manifest.outputs).index("action")
+    np.testing.assert_array_equal(
+        program(torch.from_numpy(observations))[index].numpy(), load_policy(admitted.training)(observations)
     )
 
 

@@ -9,7 +9,6 @@ from tasks.tensorboard import Board
 from tests.support.event_files import scalars
 
 
-@pytest.mark.long
 def test_points_are_written_by_policy_and_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOMRL_TENSORBOARD", str(tmp_path / "boards"))
     with Board("cartpole", "run-1") as board:
@@ -21,7 +20,6 @@ def test_points_are_written_by_policy_and_run(tmp_path: Path, monkeypatch: pytes
     ]
 
 
-@pytest.mark.long
 def test_nothing_is_written_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOOMRL_TENSORBOARD", raising=False)
     monkeypatch.chdir(tmp_path)

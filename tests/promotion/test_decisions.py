@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from loomrl.cli.promotion import app
 from loomrl.errors import ConfigError
 from loomrl.promotion.decisions import config_sha256
+from loomrl.promotion.lineage import PLUGINS_TAG
 from loomrl.storage.audit.compaction import compact
 from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.log import AuditLog
@@ -44,7 +45,8 @@ def logged(template_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def log_decisions(folder: Path) -> None:
     for number, steps in ((1, 1_000), (2, 2_000)):
-        version = register(folder, f"run-{number}", bias=float(number))
+        plugins = f"plugin:descent@{number}{'0' * 63} plugin:thermostat@{'f' * 64}"
+        version = register(folder, f"run-{number}", bias=float(number), tags={PLUGINS_TAG: plugins})
         document = config().model_dump(mode="json")
         document["training"]["total_env_steps"] = steps
         told = {"policy": "cartpole", "state": "promoted", "started": "2026", "version": version.version}
@@ -79,6 +81,11 @@ def test_every_origin_leads_to_its_decisions(logged: Path) -> None:
     assert counts(f"config:{logged / 'cartpole.yaml'}") == {"2": 18}
     assert counts(f"config:{config_sha256(read_run('run-1'))[:12]}") == {"1": 12}
     assert counts(f"snapshot:{digest[:16]}") == {"1": 12, "2": 18}
+
+
+def test_code_of_others_leads_to_the_decisions_of_what_was_made_with_it(logged: Path) -> None:
+    assert counts("plugin:descent") == counts("plugin:thermostat") == {"1": 12, "2": 18}
+    assert counts("plugin:descent@2") == counts(f"plugin:descent@2{'0' * 63}") == {"2": 18}
 
 
 def test_counts_say_who_where_and_when(logged: Path) -> None:
@@ -124,6 +131,8 @@ def test_a_log_that_is_not_here_is_named(logged: Path) -> None:
     ("arguments", "message"),
     [
         (["commit:9999999"], "no version came of 'commit:9999999'"),
+        (["plugin:desc"], "no version came of 'plugin:desc'"),
+        (["plugin:descent@3"], "no version came of 'plugin:descent@3'"),
         (["commit:2"], "7 characters or more"),
         (["config:nowhere"], "no version came of|no such file"),
         (["model:x"], r"expected POLICY\[@VERSION\], run:"),

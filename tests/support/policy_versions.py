@@ -172,6 +172,7 @@ def register(tmp: Path, run_id: str, registry: Registry | None = None, **options
     """Make artifacts, package, sign and register them as the export task does."""
     registry = registry or Registry()
     policy, attempt = options.get("policy", "cartpole"), options.pop("attempt", None)
+    more_tags = options.pop("tags", {})
     artifacts = make_artifacts(tmp / f"artifacts-{run_id}", **options)
     previous = previous_case(registry, policy)
     facts = RunFacts(
@@ -179,7 +180,8 @@ def register(tmp: Path, run_id: str, registry: Registry | None = None, **options
     )
     package = build_package(artifacts, tmp / f"package-{run_id}", facts)
     snapshot = options.get("snapshot", SNAPSHOT)
-    return registry.register(policy, package, run_id, {"loomrl.snapshot_digest": snapshot, **envelope_tags(package)})
+    tags = {"loomrl.snapshot_digest": snapshot, **envelope_tags(package), **more_tags}
+    return registry.register(policy, package, run_id, tags)
 
 
 def config(policy: str = "cartpole", **promotion: Any) -> PolicyConfig:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from loomrl.algorithms.base import Algorithm
 from loomrl.algorithms.peers import ALONE
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.snapshots.snapshot import take_snapshot
+from loomrl.system.files import canonical_json, sha256
 from loomrl.system.threads import processor_family
 from loomrl.training import processes
 from loomrl.training.checkpoints import Checkpoint
@@ -42,7 +44,7 @@ def test_a_process_is_named_once_however_often_it_came() -> None:
 def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The learner runs on what says it is another processor, and after a loss on yet another."""
+    """The learner runs on what says it is another device, processor and code, and after a loss on yet others."""
     left: list[Checkpoint] = []
 
     def call(method: str, *arguments: Any) -> Any:
@@ -51,9 +53,11 @@ def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
         return left[1] if method == "register_learner" and left else None
 
     def learn_elsewhere(job: TrainingJob, rollout_length: int, *rest: Any, **hooks: Any) -> Checkpoint:
-        for processor in ("x86_64 first", "x86_64 second"):
+        for host in ("first", "second"):
             with monkeypatch.context() as there:
-                there.setattr(processes, "processor_family", lambda here=processor: here)
+                there.setattr(processes, "processor_family", lambda here=host: f"x86_64 {here}")
+                there.setattr(Algorithm, "device", property(lambda _, here=host: f"{here} device"))
+                there.setattr(processes, "software", lambda *_, here=host: {"code": here})
                 DistributedLearner(create_task(job, rollout_length, None), 0, 1, call).run(
                     lambda config, watchdog: ALONE
                 )
@@ -74,7 +78,11 @@ def test_the_report_names_the_processes_that_learnt_and_not_the_one_that_began(
     report = train_policy(config, tmp_path / "snapshot", tmp_path / "output", tmp_path / "home")
     assert report.processor == "x86_64 first (learner 0), x86_64 second (learner 0)"
     assert processor_family() not in report.processor
+    assert report.device == "first device (learner 0), second device (learner 0)"
     assert [(one.name, one.engine, one.device, one.num_threads) for one in report.processes] == [
-        ("learner 0", "compiled", "cpu", 1)
-    ] * 2
-    assert len({one.software for one in report.processes}) == 1
+        ("learner 0", "compiled", "first device", 1),
+        ("learner 0", "compiled", "second device", 1),
+    ]
+    assert [one.software for one in report.processes] == [
+        sha256(canonical_json({"code": host})) for host in ("first", "second")
+    ]

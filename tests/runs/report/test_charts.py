@@ -97,6 +97,18 @@ def test_curves_leave_out_what_no_row_has_and_keep_gaps() -> None:
     assert curves["Episode return"].series[0].env_steps == [20]
 
 
+def test_successes_and_errors_of_values_have_charts_of_their_own() -> None:
+    document = {
+        "updates": [{"step": 10, "td_error": 0.5, "q_value": 2.0}, {"step": 20, "td_error": 0.25}],
+        "validations": [{"step": 10, "mean_return": 4.0, "success_rate": 0.0}, {"step": 20, "success_rate": 0.75}],
+    }
+    curves = {one.title: one.series for one in read_curves(document, None)}
+    assert list(curves) == ["Episode return", "Success rate", "TD error", "Q value"]
+    ((successes,), (errors,)) = curves["Success rate"], curves["TD error"]
+    assert (successes.label, successes.env_steps, successes.values) == ("validation", [10, 20], [0.0, 0.75])
+    assert (errors.env_steps, errors.values) == ([10, 20], [0.5, 0.25])
+
+
 def test_labels_of_close_ticks_differ() -> None:
     chart = draw(curve([499.9, 500.1]), 340, 210)
     assert chart is not None

@@ -520,6 +520,24 @@ def test_an_override_lapses_by_elapsed_time_and_says_so(loomrl_home: Path) -> No
     assert actions(Controls("cartpole")) == []
 
 
+@pytest.mark.parametrize("jump_seconds", [86_400.0, -86_400.0])
+def test_a_wall_clock_that_jumps_moves_no_countdown(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, jump_seconds: float
+) -> None:
+    """Neither here nor in a process that starts after it, nor that of an override which is set then."""
+    wall_clock, started = time.time, elapsed._now()
+    controls = Controls("cartpole")
+    controls.set_override(lasting(600.0), "test")
+    monkeypatch.setattr(time, "time", lambda: wall_clock() + jump_seconds)
+    later = lasting(600.0).model_copy(update={"agent_id": "a"})
+    controls.set_override(later, "test")
+    for seconds, number in ((550.0, 2), (650.0, 0)):
+        monkeypatch.setattr(elapsed, "_now", lambda now=started + seconds: now)
+        for one in (controls, Controls("cartpole")):
+            one.follow()
+            assert len(one.orders.active_overrides()) == number
+
+
 def test_of_many_overrides_whose_time_is_over_nothing_is_kept_but_that_they_are_over(loomrl_home: Path) -> None:
     controls, now = Controls("cartpole"), time.time()
     for number in range(40):
