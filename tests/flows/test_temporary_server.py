@@ -27,6 +27,35 @@ signal.pause()
 """
 
 
+_STARTED = """
+import signal
+import flows
+from flows.temporary_server import TemporaryServer
+
+server = TemporaryServer(port=4200)
+process = server._run_uvicorn_command()
+signal.pause()
+"""
+_SERVER = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+
+
+def test_its_process_ends_with_a_flow_that_is_killed(loomrl_home: Path, tmp_path: Path) -> None:
+    """With something in place of the server itself, which needs long to start."""
+    (tmp_path / "uvicorn.py").write_text(_SERVER)
+    settings = environment(ROOT, LOOMRL_HOME=str(loomrl_home))
+    settings["PYTHONPATH"] = f"{tmp_path}:{settings['PYTHONPATH']}"
+    with subprocess.Popen([sys.executable, "-c", _STARTED], cwd=ROOT, env=settings, stdout=subprocess.PIPE) as flow:
+        assert flow.stdout is not None
+        server = int(flow.stdout.readline())
+        assert _lives(server)
+        flow.kill()
+    try:
+        until(lambda: not _lives(server), "the end of the flow's Prefect server", seconds=10)
+    finally:
+        if _lives(server):
+            os.kill(server, signal.SIGKILL)
+
+
 @pytest.mark.long
 def test_it_ends_with_a_flow_that_is_killed(loomrl_home: Path, template_home: Path, prefect_database: Path) -> None:
     put_server_databases(loomrl_home, template_home, prefect_database)

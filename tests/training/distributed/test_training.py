@@ -15,9 +15,11 @@ from safetensors.numpy import load_file
 from loomrl.algorithms.peers import ALONE
 from loomrl.errors import ConfigError, EnvironmentFault
 from loomrl.system.files import read_json
+from loomrl.training.checkpoints import Checkpoint
+from loomrl.training.distributed import session
 from loomrl.training.distributed.learners.coordinator import Coordinator
 from loomrl.training.distributed.learners.joint_checkpoints import divided, joined, part_of
-from loomrl.training.distributed.learners.learner import DistributedLearner
+from loomrl.training.distributed.learners.learner import DistributedLearner, create_task
 from loomrl.training.distributed.learners.learner_jobs import check_shares
 from loomrl.training.job import TrainingJob
 from loomrl.training.train import train_policy
@@ -220,6 +222,26 @@ def test_a_call_of_ppo_trainer_that_is_shared_ends_after_so_many_episodes() -> N
     assert (result.stop_reason, result.validations) == ("total_episodes", [])
     assert result.num_episodes == result.metrics["num_episodes"] >= 20 > result.updates[-2]["num_episodes"]
     assert {row["learning_rate"] for row in result.updates} == {config.learning_rate}
+
+
+def test_a_call_of_ppo_trainer_tells_its_learners_how_many_episodes_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here without Ray, in this process."""
+
+    def learn_here(job: TrainingJob, rollout_length: int, newest: Checkpoint, save: Any, *_: Any, **__: Any) -> None:
+        coordinator = Coordinator(newest)
+
+        def call(method: str, *arguments: Any) -> Any:
+            return getattr(coordinator, method)(*arguments)
+
+        DistributedLearner(create_task(job, rollout_length, None), 0, 1, call).run(lambda config, watchdog: ALONE)
+        save(coordinator.take_updates().checkpoints[-1])
+
+    monkeypatch.setattr(session, "learn_on_ray", learn_here)
+    values = {"num_envs": 4, "rollout_length": 32, "batch_size": 64, "n_epochs": 1, "hidden_sizes": (8,)}
+    config = PPOConfig(distributed=True, num_learners=1, total_episodes=20, **values)
+    result = asyncio.run(PPOTrainer(config).train(total_timesteps=3_200))
+    assert result.stop_reason == "total_episodes"
+    assert result.num_episodes >= 20 > result.updates[-2]["num_episodes"]
 
 
 @pytest.mark.usefixtures("ray_cluster")
