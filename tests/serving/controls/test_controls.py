@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -141,6 +142,26 @@ def test_an_order_from_a_host_whose_clock_was_ahead_can_be_replaced(hosts: list[
     for controls in (other, one):
         controls.exchange(database)
     assert (actions(one), actions(other)) == ([1], [1])
+
+
+def test_a_clock_that_is_ahead_undoes_no_later_kill_switch(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + timedelta(days=1)
+
+    one, other = hosts
+    with monkeypatch.context() as ahead:
+        ahead.setattr("loomrl.serving.controls.controls.datetime", Tomorrow)
+        switched(one, is_on=True)
+        switched(one, is_on=False)
+    settle(hosts, database)
+    switched(other, is_on=True)
+    settle(hosts, database)
+    for controls in (*hosts, sibling_of(one)):
+        assert controls.orders.kill_switch is not None
 
 
 # --- hosts that were apart --------------------------------------------------------------------------------------
@@ -525,14 +546,14 @@ def test_a_wall_clock_that_jumps_moves_no_countdown(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, jump_seconds: float
 ) -> None:
     """Neither here nor in a process that starts after it, nor that of an override which is set then."""
-    wall_clock, started = time.time, elapsed._now()
+    wall_clock, started = time.time, time.clock_gettime(time.CLOCK_BOOTTIME)
     controls = Controls("cartpole")
     controls.set_override(lasting(600.0), "test")
     monkeypatch.setattr(time, "time", lambda: wall_clock() + jump_seconds)
     later = lasting(600.0).model_copy(update={"agent_id": "a"})
     controls.set_override(later, "test")
     for seconds, number in ((550.0, 2), (650.0, 0)):
-        monkeypatch.setattr(elapsed, "_now", lambda now=started + seconds: now)
+        monkeypatch.setattr(time, "clock_gettime", lambda _, now=started + seconds: now)
         for one in (controls, Controls("cartpole")):
             one.follow()
             assert len(one.orders.active_overrides()) == number
