@@ -136,6 +136,15 @@ def test_temperature_steers_entropy_to_its_target() -> None:
     assert fixed.update(rollout(fixed), np.random.default_rng(0))["temperature"] == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("engine", ["compiled", "torch"])
+def test_the_td_error_is_told(engine: str) -> None:
+    """A mean distance: at most the root of the mean square, which is the loss of both critics together."""
+    algorithm = make(engine=engine)
+    metrics = algorithm.update(rollout(algorithm), np.random.default_rng(0))
+    assert "td_error" in metrics
+    assert 0.0 < metrics["td_error"] <= math.sqrt(metrics["critic_loss"])
+
+
 def test_the_normaliser_sees_what_was_collected() -> None:
     algorithm = make(normalize_observations=True)
     trajectory = rollout(algorithm)
