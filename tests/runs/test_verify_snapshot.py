@@ -1,6 +1,7 @@
 """Each aspect changed alone, judged in a process of its own as the command is."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder on the path of the commands, which are copies of one process that has imported what they need."""
     folder = tmp_path_factory.mktemp("site")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder))
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
         patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         with Preforked({COMMAND[0]: IMPORTED}):
             yield folder

@@ -223,6 +223,20 @@ def test_of_two_that_were_set_apart_the_kill_switch_stands(
         assert controls.orders.kill_switch is None
 
 
+def test_the_kill_switch_stands_beside_an_order_that_was_set_later_and_apart(
+    hosts: list[Controls], database: LoomDB
+) -> None:
+    killer, releaser = hosts
+    switched(killer, is_on=True)
+    settle(hosts, database)
+    switched(killer, is_on=False)
+    switched(killer, is_on=True)
+    switched(releaser, is_on=False)  # who knows of the first alone
+    settle(hosts, database)
+    for controls in hosts:
+        assert controls.orders.kill_switch is not None
+
+
 def test_an_order_that_gives_way_is_named_by_the_one_that_stands(hosts: list[Controls], database: LoomDB) -> None:
     one, other = hosts
     told: list[Change] = []

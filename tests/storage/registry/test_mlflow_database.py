@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import Engine
 
 from loomrl.errors import ServiceError
 from loomrl.storage.registry import Registry
@@ -23,6 +24,21 @@ def half_made(loomrl_home: Path) -> Path:
     with closing(sqlite3.connect(path)) as file:
         file.execute("ALTER TABLE metrics ADD COLUMN step BIGINT DEFAULT '0' NOT NULL")
     return path
+
+
+def test_tables_whose_making_is_interrupted_are_in_no_file(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(engine: Engine) -> None:
+        Base.metadata.create_all(engine)
+        raise KeyboardInterrupt
+
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("mlflow.store.db.utils._initialize_tables", interrupted)
+        Registry().policies()
+    with closing(sqlite3.connect(loomrl_home / "mlflow.db")) as file:
+        assert file.execute("SELECT name FROM sqlite_master").fetchall() == []
+    assert Registry().policies() == []
 
 
 def test_a_file_of_empty_tables_is_made_anew(half_made: Path) -> None:
