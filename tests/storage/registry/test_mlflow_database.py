@@ -33,9 +33,10 @@ def test_tables_whose_making_is_interrupted_are_in_no_file(loomrl_home: Path, mo
 
     from mlflow.store.tracking.dbmodels.initial_models import Base
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("mlflow.store.db.utils._initialize_tables", interrupted)
-        Registry().policies()
+        with pytest.raises(KeyboardInterrupt):
+            Registry().policies()
     with closing(sqlite3.connect(loomrl_home / "mlflow.db")) as file:
         assert file.execute("SELECT name FROM sqlite_master").fetchall() == []
     assert Registry().policies() == []
