@@ -88,8 +88,9 @@ def in_lock(project: Path, entry: StageEntry) -> dict[str, str]:
     """Package -> digest, as the document says that the stage's entry in `dvc.lock` leads to."""
     assert entry.lock is not None
     (output,) = entry.lock["outs"]
-    (plugins,) = (one for one in json.loads(cached(project, output["md5"])) if one["relpath"] == "plugins.json")
-    found: Json = json.loads(cached(project, plugins["md5"]))
+    files = {one["relpath"]: one["md5"] for one in json.loads(cached(project, output["md5"]))}
+    assert "plugins.json" in files
+    found: Json = json.loads(cached(project, files["plugins.json"]))
     return {package["name"]: package["digest"] for package in found["packages"]}
 
 
