@@ -9,8 +9,9 @@ The bad ones are the files of `benchmarks/seeded`. The good ones are CartPole po
 return over 1,000 fresh episodes is at least 475, and the policies that the files of `unseen` spoil, before they are
 spoilt. CartPole's are examined with the config that ships, those of flawed worlds with the limits and objectives of
 their task, those of `unseen` with the config that trained them: no region, radius or other setting that knows of a
-flaw. Ends with exit code 1 when fewer than 95 % of the bad ones were refuted by a failure that was there again when it
-was played again, or more than 5 % of the good ones were blocked; of some, when any was.
+flaw. A claim that is refuted, or left undecided, blocks bad and good ones alike. Ends with exit code 1 when fewer than
+95 % of the bad ones were blocked by a failure that was there again when it was played again, or more than 5 % of the
+good ones were blocked; of some, when any was.
 """
 
 import argparse
@@ -159,7 +160,8 @@ def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple
             if "passed" in row:
                 told = "passed" if row["passed"] else f"blocked: {row['finding']}"
             else:
-                told = f"{'refused' if row['refused'] else 'MISSED'} by {', '.join(row['refuted'] or row['blocking'])}"
+                how = "MISSED" if not row["refused"] else "refused" if row["refuted"] else "left undecided"
+            told = f"{how} by {', '.join(row['refuted'] or row['blocking'])}; again: {', '.join(row['replayed'])}"
             print(f"{number} of {len(todo)}, {time.monotonic() - started:.0f} s: {name}: {told}", flush=True)
             yield name, row
 
@@ -203,11 +205,12 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     later = {row["name"] for row in beside.values() if row["refused"]}
-    in_all = refused + len(later)
+    in_all, undecided = refused + len(later), sum(row["refused"] and not row["refuted"] for row in bad)
     others_later = len(later & {row["name"] for row in others})
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
-        f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
+        f"({refused / len(bad):.0%}) by the gate, {undecided} of them by limits that it left undecided, and {len(later)} "
+        f"beside the champion they were; {replayed} "
         f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {passed} of "
         f"{len(good)} good policies passed.",
         "",
@@ -232,9 +235,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
 
 
 def _refused_by(row: dict[str, Any]) -> str:
-    if row["refused"]:
+    if row["refuted"]:
         return ", ".join(map(_code, row["refuted"]))
-    return f"**not refused**{'; undecided: ' if row['blocking'] else ''}{', '.join(map(_code, row['blocking']))}"
+    return f"undecided: {', '.join(map(_code, row['blocking']))}" if row["refused"] else "**not refused**"
 
 
 def _beside(row: dict[str, Any], beside: dict[str, dict[str, Any]]) -> str:

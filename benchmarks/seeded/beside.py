@@ -42,11 +42,11 @@ def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
     refuted = [claim for claim in blocking if claim.verdict is Verdict.REFUTED]
     replayed = [
         claim.id
-        for claim in refuted
+        for claim in blocking
         if claim.counterexample is not None
         and replay(claim, followed, config, champion / "environment", *served).reproduced
     ]
-    told = "; ".join(claim.finding or claim.statement for claim in refuted)
+    told = "; ".join(claim.finding or claim.statement for claim in blocking)
     return Outcome(tuple(_ids(blocking)), tuple(_ids(refuted)), tuple(replayed), told)
 
 

@@ -58,7 +58,7 @@ class Outcome:
 
     blocking: tuple[str, ...] = ()  # ids of mandatory claims that are not met, or `data`, or `environment`
     refuted: tuple[str, ...] = ()  # those of them that are refuted, not merely undecided
-    replayed: tuple[str, ...] = ()  # those of these whose failure was played again, and was there again
+    replayed: tuple[str, ...] = ()  # those of `blocking` whose failure was played again, and was there again
     finding: str = ""
 
     @classmethod
@@ -172,8 +172,8 @@ def seeded() -> list[ModuleType]:
 
 
 def is_refused(outcome: Outcome) -> bool:
-    """Whether something was refuted; to be undecided is not to notice."""
-    return bool(outcome.refuted)
+    """Whether it may not go on: a claim that is left undecided blocks too, as it does for good policies."""
+    return bool(outcome.blocking)
 
 
 def _outcome(case: SafetyCase, folder: Path, folders: Folders) -> Outcome:
@@ -181,7 +181,7 @@ def _outcome(case: SafetyCase, folder: Path, folders: Folders) -> Outcome:
     refuted = [name for name in case.decision.blocking if claims[name].verdict is Verdict.REFUTED]
     replayed = [
         name
-        for name in refuted
+        for name in case.decision.blocking
         if claims[name].counterexample is not None
         and replay(folder, name, folders.environment, folders.training, folders.evaluation).reproduced
     ]

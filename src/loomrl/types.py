@@ -295,7 +295,7 @@ class Evidence(Document):
 
 
 class Counterexample(Document):
-    """A failure anyone can replay."""
+    """A failure anyone can replay, of a claim that is refuted, or undecided though failures were seen."""
 
     description: str
     seed: int | None  # of the episode; None where none shows it

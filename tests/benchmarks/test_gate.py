@@ -83,9 +83,10 @@ def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     assert not gate.reached(document(38, 94))
 
 
-def test_what_is_undecided_is_not_refused() -> None:
+def test_what_a_claim_leaves_undecided_does_not_go_on() -> None:
     assert is_refused(Outcome(("minimum_return",), ("minimum_return",)))
-    assert not is_refused(Outcome(("minimum_return",)))
+    assert is_refused(Outcome(("minimum_return",)))
+    assert not is_refused(Outcome())
 
 
 def test_no_setting_knows_of_a_flaw() -> None:

@@ -241,7 +241,8 @@ def not_worse(inputs: Inputs) -> RuleResult:
     if isinstance(comparison, str):
         return RuleResult(comparison, Verdict.UNDECIDED, method, mandatory)
     sentence = comparison.sentence()
-    is_worse = comparison.verdict is Verdict.REFUTED
+    seed, lost = worst_pair(folder, champion_folder)
+    may_be_worse = comparison.verdict in (Verdict.REFUTED, Verdict.UNDECIDED) and lost > 0
     if inputs.one_environment is not None:
         sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
     return RuleResult(
@@ -257,7 +258,7 @@ def not_worse(inputs: Inputs) -> RuleResult:
         ),
         confidence=comparison.confidence,
         num_samples=comparison.num_pairs,
-        counterexample=losing_pair(*worst_pair(folder, champion_folder)) if is_worse else None,
+        counterexample=losing_pair(seed, lost) if may_be_worse else None,
     )
 
 

@@ -50,12 +50,12 @@ def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
         "median_return": float(np.median(returns)),
         "mean_return": float(returns.mean()),
     }
-    refuted = judged.verdict is Verdict.REFUTED
+    supported = judged.verdict is Verdict.SUPPORTED
     return [
         context.claim(
             evidence,
             judged=judged,
-            failure=worst_failure(constraint, context.episodes) if refuted else None,
+            failure=None if supported else worst_failure(constraint, context.episodes),
             statement=f"an episode returns at least {threshold:g} with probability at least {config.min_probability:g}",
             method=f"one-sided Clopper-Pearson bound over episodes at confidence {context.config.confidence:g}",
             assumptions=["reset seeds give independent episodes of the environment the policy will act in"],

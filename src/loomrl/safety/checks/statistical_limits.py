@@ -147,7 +147,7 @@ def _claim(
         _evidence(context, config, sample),
         constraint.name,
         judged=Judgement(verdict, bound, p_value),
-        failure=worst_failure(constraint, sample.violating) if refuted else None,
+        failure=None if verdict is Verdict.SUPPORTED else worst_failure(constraint, sample.violating),
         statement=_statement(constraint),
         mandatory=constraint.mandatory,
         method=_method(sample, level, len(context.config.constraints)),

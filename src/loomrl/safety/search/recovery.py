@@ -29,7 +29,7 @@ from loomrl.types import Episode
 Floats = NDArray[np.float64]
 FAILING, RECOVERED = 0.25, 0.5  # of what separates ordinary returns from those of random actions
 CONTRADICTS = 1.5  # times as sure as usual
-CONFIRMED, CONFIRMED_BESIDE = 0.75, 0.5  # of the neighbours: alone, and beside a contradiction
+CONFIRMED, CONFIRMED_BESIDE = 7 / 8, 0.5  # of the neighbours: alone, and beside a contradiction
 _FOLLOWING = 30  # steps in which a policy may contradict itself
 _ONWARD = 4 / 9  # of the leads go on where others have ended
 _CANDIDATES = 6  # failures whose neighbours are looked at
