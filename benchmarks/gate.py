@@ -205,13 +205,14 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     later = {row["name"] for row in beside.values() if row["refused"]}
-    in_all, undecided = refused + len(later), sum(row["refused"] and not row["refuted"] for row in bad)
+    in_all, stopped = refused + len(later), [row for row in [*bad, *document["beside"]] if row["refused"]]
+    undecided = sum(not row["refuted"] for row in stopped)
     others_later = len(later & {row["name"] for row in others})
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
-        f"({refused / len(bad):.0%}) by the gate, {undecided} of them by limits that it left undecided, and {len(later)} "
-        f"beside the champion they were; {replayed} "
-        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {passed} of "
+        f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
+        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {undecided} of them were "
+        f"stopped by claims that stayed undecided, the others by claims that were refuted. {passed} of "
         f"{len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",

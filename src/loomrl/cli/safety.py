@@ -150,7 +150,7 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play the failure again that a claim shows, refuted or undecided. Exit code 3 when the failure does not come back."""
+    """Play a claim's failure again. Exit code 3 when it does not come back."""
     from loomrl.safety.case.document import case_file
     from loomrl.safety.replay import replay as play_again
 
