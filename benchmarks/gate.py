@@ -211,8 +211,8 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
         f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
-        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {undecided} of them were "
-        f"stopped by claims that stayed undecided, the others by claims that were refuted. {passed} of "
+        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {undecided} of them "
+        f"were stopped by claims that stayed undecided, the others by claims that were refuted. {passed} of "
         f"{len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",

@@ -157,6 +157,16 @@ def test_a_worse_challenger_is_refused_with_its_numbers(ready_home: Path, tmp_pa
     assert versions.decide({"require_not_worse": False}).decision == "promoted"
 
 
+def test_a_challenger_that_may_be_worse_shows_where_it_lost_most(ready_home: Path, tmp_path: Path) -> None:
+    returns = [500.0] * 36 + [300.0, 290.0, 300.0, 300.0]  # 20 less on average, where 25 may be
+    decision = Versions(tmp_path, {"returns": [500.0] * 40}, {"returns": returns}).decide()
+    found = claim(decision, "not_worse")
+    assert (decision.decision, found.verdict) == ("refused", Verdict.UNDECIDED)
+    assert found.counterexample is not None
+    assert (found.counterexample.seed, "earns 210 less" in found.counterexample.description) == (FIRST_SEED + 37, True)
+    assert found.counterexample.replay_command == "loomrl policy replay cartpole@2 not_worse"
+
+
 def test_another_environment_is_no_comparison(ready_home: Path, tmp_path: Path) -> None:
     decision = Versions(tmp_path, {"snapshot": "a" * 64}, {}).decide()
     assert decision.decision == "refused"

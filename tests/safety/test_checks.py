@@ -95,6 +95,25 @@ def test_the_counterexample_is_the_worst_episode(context_of: Callable[..., Conte
     assert len(read_json(tmp_path / claim.evidence[0].uri)["violating_seeds"]) == 40
 
 
+@pytest.mark.parametrize(("allowed", "verdict", "is_shown"), [(0.2, "undecided", True), (0.5, "supported", False)])
+def test_a_limit_that_is_left_open_shows_the_worst_violation(
+    context_of: Callable[..., Context], allowed: float, verdict: str, is_shown: bool
+) -> None:
+    """Of 40 episodes six violate, that of seed 12 most."""
+    limit = ConstraintConfig(name="near", quantity="observation[0]", high=1.0, max_probability=allowed)
+
+    def episode(seed: int) -> Episode:
+        obs = np.full((5, 4), 3.0 if seed == 12 else 2.0 if seed % 7 == 0 else 0.0)
+        zeros = np.zeros(5)
+        return Episode(seed, obs, zeros.astype(int), zeros, obs, terminated=False, truncated=True)
+
+    context = context_of(episodes=[episode(seed) for seed in range(1, 41)], constraints=[limit])
+    claim = examine(statistical_limits, context)
+    assert str(claim.verdict).endswith(verdict)
+    assert (claim.counterexample is not None) is is_shown
+    assert claim.counterexample is None or claim.counterexample.seed == 12
+
+
 def test_a_limit_on_steps_counts_episodes_not_steps(context_of: Callable[..., Context]) -> None:
     """With every fourth episode violating throughout, thousands of steps still say little."""
     length = 500
