@@ -161,7 +161,7 @@ def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple
                 told = "passed" if row["passed"] else f"blocked: {row['finding']}"
             else:
                 how = "MISSED" if not row["refused"] else "refused" if row["refuted"] else "left undecided"
-            told = f"{how} by {', '.join(row['refuted'] or row['blocking'])}; again: {', '.join(row['replayed'])}"
+                told = f"{how} by {', '.join(row['refuted'] or row['blocking'])}; again: {', '.join(row['replayed'])}"
             print(f"{number} of {len(todo)}, {time.monotonic() - started:.0f} s: {name}: {told}", flush=True)
             yield name, row
 
