@@ -1,7 +1,8 @@
 """A policy that the gate let pass, as a challenger of the champion that it was before it was spoilt.
 
 What comes after the gate and before promotion: both are exported; what follows where they differ is examined as the
-shadow stage does it, and the returns of their evaluations are compared as promotion does.
+shadow stage does it, and the returns of their evaluations are compared as promotion does. What stays undecided is told
+and does not count: nobody measured how often an honest challenger is left undecided.
 """
 
 import os
@@ -38,16 +39,17 @@ def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
     followed = examine(config, champion / "environment", *served)
     claims = [claim for claim in claims_of(followed, config.shadow) if claim.mandatory]
     claims.append(_not_worse(challenger / "evaluation", champion / "evaluation", config))
-    blocking = [claim for claim in claims if claim.verdict in (Verdict.REFUTED, Verdict.UNDECIDED)]
-    refuted = [claim for claim in blocking if claim.verdict is Verdict.REFUTED]
+    refuted = _ids(claims, Verdict.REFUTED)
     replayed = [
         claim.id
-        for claim in blocking
-        if claim.counterexample is not None
+        for claim in claims
+        if claim.id in refuted
+        and claim.counterexample is not None
         and replay(claim, followed, config, champion / "environment", *served).reproduced
     ]
-    told = "; ".join(claim.finding or claim.statement for claim in blocking)
-    return Outcome(tuple(_ids(blocking)), tuple(_ids(refuted)), tuple(replayed), told)
+    told = [claim.finding or claim.statement for claim in claims if claim.id in refuted]
+    told += [f"{name} stays undecided" for name in _ids(claims, Verdict.UNDECIDED)]
+    return Outcome(refuted, refuted, tuple(replayed), "; ".join(told))
 
 
 def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
@@ -66,8 +68,8 @@ def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
     )
 
 
-def _ids(claims: list[Claim]) -> list[str]:
-    return [claim.id for claim in claims]
+def _ids(claims: list[Claim], verdict: Verdict) -> tuple[str, ...]:
+    return tuple(claim.id for claim in claims if claim.verdict is verdict)
 
 
 def policy_of(case: ModuleType) -> str:

@@ -198,8 +198,8 @@ def test_an_episode_that_others_go_on_with_is_never_whole() -> None:
         one.is_left = True
     _, gathered = judged(settings(), left, EVALUATED, SPAN, gathered)
     assert [one.is_left for one in gathered.open_episodes] == [False] * 10 + [True] * 10
-    gathered = gathered.without((str(agent), "1") for agent in range(10, 20))
-    claims, _ = judged(settings(), [part(n, True, True, 0.3) for n in range(20)], EVALUATED, SPAN, gathered)
+    taken = {(str(agent), "1") for agent in range(10, 20)}
+    claims, _ = judged(settings(), [part(n, True, True, 0.3) for n in range(20)], EVALUATED, SPAN, gathered, taken)
     assert "no whole episode" in by_id(claims)["return"].finding
 
 

@@ -155,6 +155,23 @@ INTERLEAVED = [
 ]
 
 
+# `p` is a decision that a person took: an episode in which there is one is not the version's.
+OVERRIDDEN = [
+    ("d1 f1 d2 f2! p3 f3! d4 f4!", [2.0, 1.0]),
+    ("d1 f1 d2 | f2! p3 f3! d4 f4! | d5 f5!", [2.0, 1.0, 1.0]),
+    ("d1 f1 d2 | p3 f2! f3 p4 f4! | d5 f5 d6 f6!", [2.0, 2.0]),
+    ("d1 f1 d2 f2 p3 f3! | d4 f4 d5 f5! | d6 f6 d7 f7!", [2.0, 2.0]),
+    ("d1 f1 d2 f2 p3 | f3! d4 f4 d5 f5! | d6 f6!", [2.0, 1.0]),
+    ("d1 f1 d2 f2 | p3 f3 | d4 f4! d5 f5!", [1.0]),
+    ("d1 f1 d2 f2 | p3 f3 d4 f4! | d5 f5 d6 f6!", [2.0]),
+]
+
+
+@pytest.mark.parametrize(("story", "returns"), OVERRIDDEN)
+def test_what_a_person_decided_takes_no_other_episode_with_it(log: AuditLog, story: str, returns: list[float]) -> None:
+    assert told([log], "the only one", story) == returns
+
+
 @pytest.mark.parametrize("name", [None, "the only one"])
 @pytest.mark.parametrize("num_servers", [1, 2])
 @pytest.mark.parametrize("story", INTERLEAVED)
@@ -187,12 +204,15 @@ def told(servers: list[AuditLog], name: str | None, story: str) -> list[float]:
     for seen in story.split(" | "):
         for number, one in enumerate(seen.split()):
             server, decision = servers[number % len(servers)], one[1]
-            if one[0] == "d":
-                decisions[decision] = decide(server, "a", name, [0.0] * 4)
+            if one[0] != "f":
+                held = {"override": {"person": "grace"}} if one[0] == "p" else {}
+                decisions[decision] = decide(server, "a", name, [0.0] * 4, **held)
             else:
                 reward(server, decisions[decision], "a", name, 1.0, ended=one.endswith("!"))
         window, before = read_window("cartpole", since, still_open), gathered.against({RETURN: 0.5})
-        heard = before.heard([*window.episodes, *window.only_told], [])
+        own = [part for episode in window.episodes if (part := episode.part_of("1")) is not None]
+        taken = [one.key for one in window.episodes[:1] if one.part_of("1") is None]
+        heard = before.heard([*own, *window.only_told], [], taken)
         returns += [one.whole_return for one in heard if one.places and one.whole_return is not None]
         tally, _ = LimitTally.at(0.5).updated((one.agent_id, 0, 0.0) for one in heard if one.places == {RETURN: 0})
         for one in heard:

@@ -6,7 +6,7 @@ another that takes longer, and the bets of `loomrl.serving.guardian.units` stay 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -111,6 +111,11 @@ class JudgedEpisode:
         self.ended, self.is_left = True, False
         return rest if later else None
 
+    def leave(self) -> None:
+        """Nothing more is of it, where it has not ended: what comes is others', or of the next one."""
+        self.is_left |= not self.ended
+        self.ended = True
+
     def _count(self) -> None:
         """Count the steps that wait no longer: those before the first one whose reward has not come, and what is too
         much to wait for."""
@@ -136,7 +141,8 @@ class JudgedEpisode:
         is_unnamed = self.episode_id is None and not self.is_told  # where episodes begin and end is not known
         if limit.per == "episode":
             return None if is_unnamed else 1.0 if count else 0.0 if self.ended else None
-        return count / (self.num_steps + len(self.waiting)) if self.ended or is_unnamed else None
+        num_steps = self.num_steps + len(self.waiting)
+        return min(count / num_steps, 1.0) if (self.ended and not self.is_left) or is_unnamed else None
 
     @property
     def may_change(self) -> bool:
@@ -213,11 +219,16 @@ class LookEvidence(Document):
     @model_validator(mode="before")
     @classmethod
     def _of_former(cls, kept: Json) -> Json:
-        episodes = kept.get("open_episodes", ())
-        for one in (one for one in episodes if isinstance(one, dict) and _UNREWARDED in one):
+        kept = {name: value for name, value in kept.items() if name != _BEFORE}
+        if not any(isinstance(one, dict) and _UNREWARDED in one for one in kept.get("open_episodes", ())):
+            return kept
+        kept = deepcopy(kept)
+        for one in kept["open_episodes"]:
             one["waiting"] = [{"decision": decision} for decision in one.pop(_UNREWARDED)]
             one["num_steps"] -= len(one["waiting"])
-        return {name: value for name, value in kept.items() if name != _BEFORE}
+            for of in one["places"]:
+                kept["tallies"][of]["num_unknown"] = kept["tallies"][of].get("num_unknown", 0) + 1
+        return kept
 
     def against(self, limits: Mapping[str, float]) -> "LookEvidence":
         """The same, with a tally for each of these limits, by what it is about: one that is new, or another than it
@@ -230,17 +241,12 @@ class LookEvidence(Document):
         ]
         return self.model_copy(update={"tallies": tallies, "open_episodes": episodes})
 
-    def without(self, keys: Iterable[Key]) -> "LookEvidence":
-        """The same, of which these episodes, as far as they have not ended, are not waited for: others went on with
-        them."""
-        left = set(keys)
-        kept = [one for one in self.open_episodes if one.ended or one.key not in left]
-        return self.model_copy(update={"open_episodes": kept})
-
-    def heard(self, parts: Sequence[WindowEpisode], shown: Sequence[ConstraintConfig]) -> list[JudgedEpisode]:
+    def heard(
+        self, parts: Sequence[WindowEpisode], shown: Sequence[ConstraintConfig], taken: Collection[Key] = ()
+    ) -> list[JudgedEpisode]:
         """All episodes of the agents and ids that one look's parts tell of, with what was seen of them before, in the
-        order in which they began."""
-        known: dict[Key, list[JudgedEpisode]] = {part.key: [] for part in parts}
+        order in which they began; with those of `taken`, as far as they have not ended, others went on."""
+        known: dict[Key, list[JudgedEpisode]] = {key: [] for key in (*(part.key for part in parts), *taken)}
         for one in self.open_episodes:
             if one.key in known:
                 known[one.key].append(deepcopy(one))
@@ -250,9 +256,13 @@ class LookEvidence(Document):
             after = [(one, one.told(part.rewards_before, part.ends_before)) for one in known[part.key]]
             known[part.key] = [of_key for one, later in after for of_key in (one, *later)]
             begun += [one for _, later in after for one in later]
+        for one in (known[key][-1] for key in taken if known[key]):
+            one.leave()
         for part in sorted((part for part in parts if part.actions), key=lambda part: part.began):
             of_key = known[part.key]
             began_before = is_first[part.key] and (part.cut or part.key in told_before)
+            if of_key and of_key[-1].is_left and not part.cut:
+                of_key[-1].leave()
             if not (began_before and of_key and not of_key[-1].ended):
                 is_cut = is_first[part.key] and (part.cut or not told_before.get(part.key, True))
                 of_key.append(JudgedEpisode(*part.key, {}, is_cut=is_cut or bool(part.ends_before)))
@@ -277,7 +287,7 @@ class LookEvidence(Document):
         Where feedback alone was seen, and nothing is known of what it is on, more may have been decided before it.
         """
         known = {one.key for one in before.open_episodes}
-        going_on = [one.key for one in self.open_episodes if not one.ended]
+        going_on = [one.key for one in self.open_episodes if not one.ended and not one.is_left]
         perhaps = [one.key for one in window.only_told if one.ended and one.key not in known]
         return [list(key) for key in dict.fromkeys([*map(_key, window.open_episodes), *going_on, *perhaps])]
 

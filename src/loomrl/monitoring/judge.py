@@ -13,7 +13,7 @@ that keeps its promises is ever called degraded stays below 1 - confidence, howe
 limits stay what they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from loomrl.environment.quantities import kind_of
 from loomrl.monitoring.gathered import RETURN, JudgedEpisode, LimitTally, LookEvidence, about
-from loomrl.promotion.comparison.window import WindowEpisode
+from loomrl.promotion.comparison.window import Key, WindowEpisode
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import limits
@@ -38,6 +38,7 @@ def judge(
     evaluated: Interval,
     span: tuple[float, float],
     gathered: LookEvidence,
+    taken: Collection[Key] = (),
 ) -> tuple[list[Claim], LookEvidence]:
     """All claims these episodes and what was gathered before decide on, and what is gathered then.
 
@@ -47,6 +48,7 @@ def judge(
     Args:
         evaluated: the mean return of the champion's own evaluation.
         span: the least and the greatest return there can be.
+        taken: agents and ids of which others went on with what had not ended.
 
     Raises:
         ConfigError: when an episode has no such component as a limit is on.
@@ -61,7 +63,7 @@ def judge(
     alpha = (1.0 - config.monitoring.confidence) / (len(shown) + 1)
     returns = _Returns.of(config, evaluated, span)
     gathered = gathered.against({about(one): one.max_probability for one in shown} | {RETURN: returns.limit})
-    heard, tallies = gathered.heard(episodes, shown), dict[str, LimitTally]()
+    heard, tallies = gathered.heard(episodes, shown, taken), dict[str, LimitTally]()
     for limit in shown:
         of = about(limit)
         if of not in tallies:  # one limit may have two names

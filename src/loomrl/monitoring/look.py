@@ -112,10 +112,10 @@ def _look(config: PolicyConfig) -> Look:
     num_left_out = len(window.episodes) - len(own)
     earlier = before.gathered if before and before.version == champion.version else LookEvidence()
     first = {one.key: one for one in sorted(window.episodes, key=lambda one: one.began, reverse=True)}
-    earlier = earlier.without(key for key, one in first.items() if one.part_of(champion.version) is None)
+    taken = {key for key, one in first.items() if one.part_of(champion.version) is None}
     awaited = {one.key for one in earlier.open_episodes}
     own += [episode for episode in window.only_told if episode.key in awaited]
-    claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier)
+    claims, gathered = judge(config, own, *_evaluated(config, registry, champion), earlier, taken)
     missing = _missing_logs(config.name, champion)
     outcome = _outcome(claims, len(own), config.monitoring.min_episodes, missing)
     moved = outcome != TOO_FEW

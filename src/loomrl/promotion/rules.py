@@ -242,7 +242,7 @@ def not_worse(inputs: Inputs) -> RuleResult:
         return RuleResult(comparison, Verdict.UNDECIDED, method, mandatory)
     sentence = comparison.sentence()
     seed, lost = worst_pair(folder, champion_folder)
-    may_be_worse = comparison.verdict in (Verdict.REFUTED, Verdict.UNDECIDED) and lost > 0
+    may_be_worse = comparison.verdict in (Verdict.REFUTED, Verdict.UNDECIDED) and lost > comparison.margin
     if inputs.one_environment is not None:
         sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
     return RuleResult(
