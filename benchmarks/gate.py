@@ -207,12 +207,13 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     later = {row["name"] for row in beside.values() if row["refused"]}
     in_all, stopped = refused + len(later), [row for row in [*bad, *document["beside"]] if row["refused"]]
     undecided = sum(not row["refuted"] for row in stopped)
+    sure = f"{in_all - undecided} ({(in_all - undecided) / len(bad):.1%})"
     others_later = len(later & {row["name"] for row in others})
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
         f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
-        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again. {undecided} of them "
-        f"were stopped by claims that stayed undecided, the others by claims that were refuted. {passed} of "
+        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again; {sure} by claims that "
+        f"were refuted, {undecided} by claims of the gate that stayed undecided. {passed} of "
         f"{len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",

@@ -58,8 +58,8 @@ class Failing:
     def is_own(self, continuous: bool) -> bool:
         """Whether the failure is the policy's own: it surely contradicts itself, or fails so nearly everywhere around.
 
-        Where actions are `continuous` both are needed, the latter in half of the places: a body that falls is soon
-        where no two ways to act agree.
+        Where actions are `continuous` a contradiction counts only where it fails so in half of the places around: a
+        body that falls is soon where no two ways to act agree.
         """
         share = self.confirmed / max(1, self.neighbours)
         if self.contradiction >= CONTRADICTS:
