@@ -17,7 +17,7 @@ from loomrl.types import ActFunction, Claim, Episode, Json
 
 @dataclass(frozen=True)
 class Failure:
-    """A refuted claim with its evidence and what it is about, for its check's `replay`.
+    """A claim that shows a failure, with its evidence and what it is about, for its check's `replay`.
 
     `document` is the claim's first evidence, as JSON; `seed` is that of the episode, None where the counterexample is
     none.

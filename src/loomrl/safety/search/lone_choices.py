@@ -1,9 +1,9 @@
 """Narrow bands in which a policy does what it does on neither side: a choice that stands alone.
 
-A policy that was learnt changes its mind where a quantity passes a border. Where it changes it twice within a fraction
-of a deviation, is sure of itself before and after, and surer within than so narrow a band lets a learnt policy become,
-something was put there. Lines through observations that
-were met, along one component at a time, are looked at from end to end.
+A policy that was learnt changes its mind where a quantity passes a border, and is the surer the farther it is from one.
+Where it changes its mind twice within a fraction of a deviation, is sure of itself before and after, and surer within
+than the borders of so narrow a band leave room for, something was put there. Lines through observations that were met,
+along one component at a time, are looked at from end to end.
 """
 
 from dataclasses import dataclass
