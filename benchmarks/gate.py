@@ -212,8 +212,8 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
         f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
-        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again; {sure} by claims that "
-        f"were refuted, {undecided} by claims of the gate that stayed undecided. {passed} of "
+        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again; {sure} by claims "
+        f"that were refuted, {undecided} by claims of the gate that stayed undecided. {passed} of "
         f"{len(good)} good policies passed.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",

@@ -23,7 +23,7 @@ def replay(
     challenger: ServedPolicy,
     champion: ServedPolicy,
 ) -> CounterexampleReplay:
-    """Play the failure again that a claim shows, `not_worse` of promotion or a refuted one about what follows (`found`).
+    """Play a claim's failure again, of `not_worse` of promotion or of one about what follows (`found`).
 
     A failure that is not there any more is no error: the result says so. `identical` says whether state, actions and
     returns are those of the report, None where that holds a seed alone.
@@ -55,7 +55,7 @@ def _judged(
     claim: Claim, both: Handover, found: Consequences, config: PolicyConfig, challenger: ServedPolicy
 ) -> tuple[bool, str]:
     """Whether the failure is there again, and what happens now."""
-    assert claim.bound is not None, "a claim that shows a failure has a bound"
+    assert claim.bound is not None, "a refuted claim has a bound"
     limits = {limit_id(limit.name): limit for limit in config.safety.constraints}
     returns = (
         f"in the episode of seed {both.champion.seed}, from step {both.step} on, the challenger comes to a return of "
