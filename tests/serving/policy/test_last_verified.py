@@ -1,5 +1,6 @@
 """A start without the registry: the roles verified last are taken, verified again, and the server says so."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,37 @@ def test_the_registry_is_followed_again_when_it_is_back(versions: list[str], awa
     keeper.refresh()
     assert (keeper.current.champion.version, keeper.last, told) == (versions[1], None, [True, False])
     assert LastVerified.read(path_of("cartpole")).roles[CHAMPION] == versions[1]
+
+
+def test_a_registry_that_was_lost_or_emptied_takes_no_champion_away(
+    versions: list[str], ready_home: Path, template_home: Path, tmp_path: Path
+) -> None:
+    """The file is not there, then an empty one stands in its place, then the real one is there again."""
+    file = ready_home / "mlflow.db"
+    file.rename(tmp_path / "away.db")
+    with Inside(ServerSettings("cartpole")) as server:
+
+        def refreshed() -> tuple[str, str | None]:
+            server.context.roles.refresh()
+            status = server.ask("GET", "/status").json()
+            assert server.decide("a", OBS).json()["version"] == versions[0]
+            return status["roles_source"]["source"], status["registry_error"]
+
+        assert refreshed() == (
+            "last verified",
+            f"{file} is not there any more; restore it (`loomrl backup` keeps copies)",
+        )
+        shutil.copy(template_home / "mlflow.db", file)
+        source, error = refreshed()
+        assert (source, "does not know cartpole@1, the champion that it named last" in str(error)) == (
+            "last verified",
+            True,
+        )
+        (tmp_path / "away.db").rename(file)
+        assert refreshed() == ("registry", None)
+        shutil.copy(template_home / "mlflow.db", tmp_path / "empty.db")
+        (tmp_path / "empty.db").rename(file)
+        assert "does not know cartpole@1" in str(refreshed()[1])
 
 
 def test_files_that_were_changed_are_not_taken_and_a_person_decides_all_the_same(

@@ -106,15 +106,29 @@ class RegistrySource(PolicySource):
         """Role -> version. With any role pinned the aliases are not looked at.
 
         Raises:
-            ServiceError: when the registry cannot be reached.
+            ServiceError: when the registry cannot be reached, or no longer knows the champion that it named last.
         """
         if self._pinned:
             return self._pinned
         self._answers = False  # until it has
         aliases = self._registry.aliases(self.policy)
+        self._require_known_champion(aliases)
         self._answers = True
         named = {role: aliases[role] for role in ROLES if role in aliases}
         return self._statements.followed(named, self._registry) if self._require_signature else named
+
+    def _require_known_champion(self, aliases: Mapping[str, str]) -> None:
+        """A registry that was emptied, or stands in the place of the real one, is no registry that took the champion
+        back: that leaves the version."""
+        if self._kept is None or CHAMPION in aliases:
+            return
+        version = self._kept.roles[CHAMPION]
+        if self._registry.get(self.policy, version) is None:
+            raise ServiceError(
+                f"the registry does not know {self.policy}@{version}, the champion that it named last, verified here "
+                f"at {self._kept.verified}: it is another one, or was emptied; restore it (`loomrl backup` keeps copies), "
+                f"or remove {path_of(self.policy)} to begin anew"
+            )
 
     def not_followed(self) -> Mapping[str, str]:
         """The versions that an alias names and no signed statement, as of the last look at roles, and why each is not

@@ -13,6 +13,7 @@ from loomrl.system.home import home
 from loomrl.system.locks import hold_lock
 from loomrl.system.security.credentials import credentials_path, set_mlflow_login
 
+_opened: dict[str, tuple[int, int]] = {}  # URI -> device and inode of its SQLite file, as it was opened
 _ABSENT = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # the latter is what a missing alias raises
 
 
@@ -57,7 +58,9 @@ def mlflow_client(uri: str) -> Iterator[Any]:
         ArtifactError: when LOOMRL_HOME cannot be made or written, or holds logins that cannot be read.
     """
     try:
-        yield _client(uri)
+        client = _client(uri)
+        _follow_file(uri, client)
+        yield client
     except (LoomRLError, AssertionError):
         raise
     except Exception as error:
@@ -66,6 +69,25 @@ def mlflow_client(uri: str) -> Iterator[Any]:
         shown = _without_password(uri)
         detail = " ".join(str(error).split()).replace(uri, shown)[:400]
         raise ServiceError(f"MLflow at {shown} failed: {detail}; {_fix(uri, error)}") from error
+
+
+def _follow_file(uri: str, client: Any) -> None:
+    """Open a SQLite file anew where another one was put in its place: open connections hold the one before for ever.
+
+    Raises:
+        ServiceError: when it is not there any more; opened all the same, it would be made anew, without a table.
+    """
+    path = uri.removeprefix("sqlite:///")
+    if path == uri:
+        return
+    try:
+        now = os.stat(path)
+    except FileNotFoundError as error:
+        raise ServiceError(f"{path} is not there any more; restore it (`loomrl backup` keeps copies)") from error
+    if _opened.setdefault(uri, (now.st_dev, now.st_ino)) != (now.st_dev, now.st_ino):
+        for store in (client._tracking_client.store, client._get_registry_client().store):
+            store.engine.dispose()
+        _opened[uri] = now.st_dev, now.st_ino
 
 
 def _is_of_mlflow(error: Exception) -> bool:
