@@ -126,8 +126,8 @@ class RegistrySource(PolicySource):
         if self._registry.get(self.policy, version) is None:
             raise ServiceError(
                 f"the registry does not know {self.policy}@{version}, the champion that it named last, verified here "
-                f"at {self._kept.verified}: it is another one, or was emptied; restore it (`loomrl backup` keeps copies), "
-                f"or remove {path_of(self.policy)} to begin anew"
+                f"at {self._kept.verified}: it is another one, or was emptied; restore it (`loomrl backup` keeps "
+                f"copies), or remove {path_of(self.policy)} to begin anew"
             )
 
     def not_followed(self) -> Mapping[str, str]:
