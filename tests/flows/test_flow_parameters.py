@@ -74,10 +74,10 @@ def test_what_is_tracked_may_be_repeated_but_not_removed(tmp_path: Path) -> None
 def test_of_an_open_mapping_the_tracked_keys_may_change_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "cartpole.yaml"
     shutil.copy2(CONFIG, path)
-    checks = "safety:\n  checks:\n    minimum_return:\n      threshold: 400\n"
-    path.write_text(path.read_text().replace("safety:\n", checks, 1))
+    checks = "  checks:\n    minimum_return:\n      threshold: 400\n"
+    path.write_text(path.read_text().replace("  checks:\n", checks, 1))
     changed = load_with_parameters(path, {"safety.checks.minimum_return.threshold": 450})
-    assert changed.safety.checks == {"minimum_return": {"threshold": 450}}
+    assert changed.safety.checks["minimum_return"] == {"threshold": 450}
     for key, refused in (
         ("safety.checks.minimum_return.enabled", "enabled"),
         ("safety.checks.robustness.enabled", "robustness"),
