@@ -26,6 +26,11 @@ def half_made(loomrl_home: Path) -> Path:
     return path
 
 
+def test_a_registry_is_found_by_a_uri_with_settings_too(ready_home: Path) -> None:
+    for _ in range(2):
+        assert Registry(f"sqlite:///{ready_home / 'mlflow.db'}?timeout=5").policies() == []
+
+
 def test_tables_whose_making_is_interrupted_are_in_no_file(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(engine: Engine) -> None:
         Base.metadata.create_all(engine)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from loomrl.errors import LoomRLError, ServiceError
-from loomrl.storage.registry.mlflow_database import ensure_tables
+from loomrl.storage.registry.mlflow_database import ensure_tables, file_of
 from loomrl.system.home import home
 from loomrl.system.locks import hold_lock
 from loomrl.system.security.credentials import credentials_path, set_mlflow_login
@@ -77,11 +77,11 @@ def _follow_file(uri: str, client: Any) -> None:
     Raises:
         ServiceError: when it is not there any more; opened all the same, it would be made anew, without a table.
     """
-    path = uri.removeprefix("sqlite:///")
-    if path == uri:
+    path = file_of(uri)
+    if path is None:
         return
     try:
-        now = os.stat(path)
+        now = path.stat()
     except FileNotFoundError as error:
         raise ServiceError(f"{path} is not there any more; restore it (`loomrl backup` keeps copies)") from error
     if _opened.setdefault(uri, (now.st_dev, now.st_ino)) != (now.st_dev, now.st_ino):

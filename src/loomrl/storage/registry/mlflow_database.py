@@ -22,6 +22,14 @@ _READ_SECONDS = (
 _WRITE_SECONDS = 60.0  # that another process may take to make the tables
 
 
+def file_of(uri: str) -> Path | None:
+    """The file of a SQLite URI; None for the URI of a server or of another database, and for one in memory."""
+    parsed = make_url(uri)
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return None
+    return Path(str(parsed.database))
+
+
 def ensure_tables(uri: str) -> None:
     """Make MLflow's tables, all or none, in the file of a SQLite URI; its folder and file are made too.
 
@@ -31,12 +39,11 @@ def ensure_tables(uri: str) -> None:
         sqlite3.DatabaseError: when the file is no database, or stays locked.
         OSError: when the file's folder cannot be made.
     """
-    parsed = make_url(uri)
-    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+    path = file_of(uri)
+    if path is None:
         return
-    path = Path(str(parsed.database))
     private_database(path)
-    seconds = float(str(parsed.query.get("timeout", _READ_SECONDS)))
+    seconds = float(str(make_url(uri).query.get("timeout", _READ_SECONDS)))
     with closing(sqlite3.connect(path, timeout=seconds)) as file:
         if not _holds_rows(file):
             _copy_new_tables(file)
