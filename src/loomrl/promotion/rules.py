@@ -241,8 +241,6 @@ def not_worse(inputs: Inputs) -> RuleResult:
     if isinstance(comparison, str):
         return RuleResult(comparison, Verdict.UNDECIDED, method, mandatory)
     sentence = comparison.sentence()
-    seed, lost = worst_pair(folder, champion_folder)
-    may_be_worse = comparison.verdict in (Verdict.REFUTED, Verdict.UNDECIDED) and lost > comparison.margin
     if inputs.one_environment is not None:
         sentence += f"; their snapshots are of one environment, under {inputs.one_environment}"
     return RuleResult(
@@ -258,8 +256,15 @@ def not_worse(inputs: Inputs) -> RuleResult:
         ),
         confidence=comparison.confidence,
         num_samples=comparison.num_pairs,
-        counterexample=losing_pair(seed, lost) if may_be_worse else None,
+        counterexample=None if comparison.verdict is Verdict.SUPPORTED else _worst_loss(inputs, comparison.margin),
     )
+
+
+def _worst_loss(inputs: Inputs, margin: float) -> Counterexample | None:
+    """The pair of episodes in which the version loses most beside the champion; None where the margin allows it."""
+    assert inputs.champion_folder is not None, "a champion comes with its files"
+    seed, lost = worst_pair(inputs.folder, inputs.champion_folder)
+    return losing_pair(seed, lost) if lost > margin else None
 
 
 def concerns(report: ShadowReport, version: PolicyVersion, champion: PolicyVersion | None) -> bool:
