@@ -250,25 +250,22 @@ class LookEvidence(Document):
         for one in self.open_episodes:
             if one.key in known:
                 known[one.key].append(deepcopy(one))
-        begun, is_first = list[JudgedEpisode](), dict.fromkeys(known, True)
-        told_before = {part.key: bool(known[part.key]) for part in parts if part.rewards_before}  # whether it is known
-        for part in (part for part in parts if part.rewards_before):
-            after = [(one, one.told(part.rewards_before, part.ends_before)) for one in known[part.key]]
-            known[part.key] = [of_key for one, later in after for of_key in (one, *later)]
-            begun += [one for _, later in after for one in later]
+        told = {part.key for part in parts if part.rewards_before}
+        unknown = {key for key in told if not known[key]}  # what it is told of was never seen
+        begun, seen = _told(known, parts), set[Key]()
         for one in (known[key][-1] for key in taken if known[key]):
             one.leave()
         for part in sorted((part for part in parts if part.actions), key=lambda part: part.began):
-            of_key = known[part.key]
-            began_before = is_first[part.key] and (part.cut or part.key in told_before)
+            of_key, is_first = known[part.key], part.key not in seen
+            seen.add(part.key)
             if of_key and of_key[-1].is_left and not part.cut:
                 of_key[-1].leave()
+            began_before = is_first and (part.cut or part.key in told)
             if not (began_before and of_key and not of_key[-1].ended):
-                is_cut = is_first[part.key] and (part.cut or not told_before.get(part.key, True))
+                is_cut = is_first and (part.cut or part.key in unknown)
                 of_key.append(JudgedEpisode(*part.key, {}, is_cut=is_cut or bool(part.ends_before)))
                 begun += [] if is_cut else of_key[-1:]
             of_key[-1].add(part, shown)
-            is_first[part.key] = False
         for one in begun:
             one.places = dict.fromkeys(self.tallies, 0)
         new = set(map(id, begun))
@@ -290,6 +287,20 @@ class LookEvidence(Document):
         going_on = [one.key for one in self.open_episodes if not one.ended and not one.is_left]
         perhaps = [one.key for one in window.only_told if one.ended and one.key not in known]
         return [list(key) for key in dict.fromkeys([*map(_key, window.open_episodes), *going_on, *perhaps])]
+
+
+def _told(known: dict[Key, list[JudgedEpisode]], parts: Iterable[WindowEpisode]) -> list[JudgedEpisode]:
+    """Tell what is `known`, by agent and id, what feedback says of decisions of earlier looks; the episodes that began
+    there, as it turns out, are known then, and come back."""
+    begun = list[JudgedEpisode]()
+    for part in (part for part in parts if part.rewards_before):
+        of_key = list[JudgedEpisode]()
+        for one in known[part.key]:
+            later = one.told(part.rewards_before, part.ends_before)
+            of_key += [one, *later]
+            begun += later
+        known[part.key] = of_key
+    return begun
 
 
 def _key(names: list[str | None]) -> Key:

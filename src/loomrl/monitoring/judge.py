@@ -92,9 +92,8 @@ def _counted(
     )
     for one, value, place in zip(waiting, values, places, strict=True):
         is_new, one.places[of] = one.places[of] == 0, place
-        tally.num_unknown += is_new
+        tally.num_unknown += is_new - (value is not None)
         if value is not None:
-            tally.num_unknown = max(tally.num_unknown - 1, 0)  # looks of former releases did not count them
             del one.places[of]
     return tally
 
