@@ -106,21 +106,29 @@ def export(config: PolicyConfig, policy: Policy, output: Path) -> Any:
     return export_policy(config, policy.environment, policy.training, policy.evaluation, policy.root / "safety", output)
 
 
+def assert_is_proved(folder: Path, config: PolicyConfig, name: str, file: Path) -> None:
+    """The manifest names the file of a format, and its actions were compared with the network's."""
+    assert ServedPolicy.load(folder).manifest.formats == {name: {"file": file.name, "sha256": sha256_file(file)}}
+    proof = ParityReport.read(folder / "parity.json").formats[name]
+    assert proof.passed
+    assert proof.num_observations == config.export.parity_random + proof.num_visited
+
+
+def assert_acts_as(policy: Policy, folder: Path, program: Any) -> None:
+    observations = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+    index = list(ServedPolicy.load(folder).manifest.outputs).index("action")
+    np.testing.assert_array_equal(
+        program(torch.from_numpy(observations))[index].numpy(), load_policy(policy.training)(observations)
+    )
+
+
 def test_the_stage_writes_what_the_config_asks_for(asking: PolicyConfig, admitted: Policy, tmp_path: Path) -> None:
     export(asking, admitted, tmp_path)
     path = tmp_path / "policy.torchscript.pt"
-    manifest = ServedPolicy.load(tmp_path).manifest
-    assert manifest.formats == {"torchscript": {"file": path.name, "sha256": sha256_file(path)}}
-    proof = ParityReport.read(tmp_path / "parity.json").formats["torchscript"]
-    assert proof.passed
-    assert proof.num_observations == asking.export.parity_random + proof.num_visited
-    observations = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
+    assert_is_proved(tmp_path, asking, "torchscript", path)
     with pytest.warns(DeprecationWarning, match="torch.jit.load"):
         script = torch.jit.load(path)  # as any program would
-    index = list(manifest.outputs).index("action")
-    np.testing.assert_array_equal(
-        script(torch.from_numpy(observations))[index].numpy(), load_policy(admitted.training)(observations)
-    )
+    assert_acts_as(admitted, tmp_path, script)
 
 
 def test_the_stage_writes_an_exported_program_with_its_proof(
@@ -128,17 +136,8 @@ def test_the_stage_writes_an_exported_program_with_its_proof(
 ) -> None:
     export(with_formats(config, "torch_export"), admitted, tmp_path)
     path = tmp_path / "policy.pt2"
-    manifest = ServedPolicy.load(tmp_path).manifest
-    assert manifest.formats == {"torch_export": {"file": path.name, "sha256": sha256_file(path)}}
-    proof = ParityReport.read(tmp_path / "parity.json").formats["torch_export"]
-    assert proof.passed
-    assert proof.num_observations == config.export.parity_random + proof.num_visited
-    observations = np.random.default_rng(1).normal(size=(100, 4)).astype(np.float32)
-    program = torch.export.load(path).module()  # as any program would
-    index = list(manifest.outputs).index("action")
-    np.testing.assert_array_equal(
-        program(torch.from_numpy(observations))[index].numpy(), load_policy(admitted.training)(observations)
-    )
+    assert_is_proved(tmp_path, config, "torch_export", path)
+    assert_acts_as(admitted, tmp_path, torch.export.load(path).module())  # as any program would
 
 
 def test_a_format_that_answers_otherwise_is_refused(

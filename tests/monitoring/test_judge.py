@@ -267,30 +267,25 @@ def test_the_return_is_held_against_the_evaluation(mean: float, verdict: Verdict
     assert "return" not in by_id(judge(settings(), episodes[:9]))
 
 
+def is_ever_degraded(rng: np.random.Generator, rates: Any, num_looks: int, num_episodes: int) -> bool:
+    """In so many looks at agents that break a limit at these rates, so many episodes in each."""
+    gathered, wrong, num_agents = LookEvidence(), False, len(rates)
+    for _ in range(num_looks):
+        agents = [n % num_agents for n in range(num_episodes)]
+        episodes = [episode(0.3 * (rng.random() < rates[agent]), agent=str(agent)) for agent in agents]
+        claims, gathered = judged(settings(), episodes, EVALUATED, SPAN, gathered)
+        wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
+    return wrong
+
+
 def test_an_equal_champion_is_ever_called_degraded_in_few_streams_of_looks() -> None:
     """20 streams of 20 looks at 8 agents that differ, at exactly what is allowed."""
-    num_wrong = 0
-    for seed in range(20):
-        rng, gathered = np.random.default_rng(seed), LookEvidence()
-        rates, wrong = rng.beta(0.05 * 20, 0.95 * 20, 8), False
-        for _ in range(20):
-            episodes = [episode(0.3 * (rng.random() < rates[n % 8]), agent=str(n % 8)) for n in range(24)]
-            claims, gathered = judged(settings(), episodes, EVALUATED, SPAN, gathered)
-            wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
-        num_wrong += wrong
-    assert num_wrong <= 3
+    streams = map(np.random.default_rng, range(20))
+    assert sum(is_ever_degraded(rng, rng.beta(0.05 * 20, 0.95 * 20, 8), 20, 24) for rng in streams) <= 3
 
 
 def test_a_champion_some_of_whose_agents_often_break_a_limit_is_seldom_called_degraded_by_many_looks() -> None:
     """One agent in ten breaks it in half of its episodes, the others never: a bound over episodes is wrong in half of
     the streams."""
-    num_wrong = 0
-    for seed in range(20):
-        rng, gathered, wrong = np.random.default_rng(seed), LookEvidence(), False
-        rates = np.where(rng.random(16) < 0.1, 0.5, 0.0)
-        for _ in range(12):
-            episodes = [episode(0.3 * (rng.random() < rates[n % 16]), agent=str(n % 16)) for n in range(48)]
-            claims, gathered = judged(settings(), episodes, EVALUATED, SPAN, gathered)
-            wrong |= any(claim.verdict is Verdict.REFUTED for claim in claims)
-        num_wrong += wrong
-    assert num_wrong <= 3
+    streams = map(np.random.default_rng, range(20))
+    assert sum(is_ever_degraded(rng, np.where(rng.random(16) < 0.1, 0.5, 0.0), 12, 48) for rng in streams) <= 3

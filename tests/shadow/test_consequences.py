@@ -322,12 +322,17 @@ class Noise(gymnasium.Env):
 """
 
 
+def shaky_world(folder: Path) -> Path:
+    """A snapshot of it."""
+    (folder / "shaky.py").write_text(SHAKY_WORLD)
+    take_snapshot(EnvironmentConfig(id="Noise", entry_point="shaky:Noise", path="."), folder, folder / "snapshot")
+    return folder / "snapshot"
+
+
 def test_actions_that_move_farther_are_refused_and_the_episode_moves_as_far_again(
     config: PolicyConfig, tmp_path: Path
 ) -> None:
-    (tmp_path / "shaky.py").write_text(SHAKY_WORLD)
-    snapshot = tmp_path / "snapshot"
-    take_snapshot(EnvironmentConfig(id="Noise", entry_point="shaky:Noise", path="."), tmp_path, snapshot)
+    snapshot = shaky_world(tmp_path)
     calm, shaken = (ServedPolicy.load(continuous_folder(tmp_path / f"gain {gain}", gain), "1") for gain in (0.01, 5.0))
     found = examine(config, snapshot, shaken, calm)
     claim = verdicts(found, config)["travel"]
@@ -338,9 +343,7 @@ def test_actions_that_move_farther_are_refused_and_the_episode_moves_as_far_agai
 def test_continuous_actions_that_always_count_as_the_same_are_played_all_the_same(
     config: PolicyConfig, tmp_path: Path
 ) -> None:
-    (tmp_path / "shaky.py").write_text(SHAKY_WORLD)
-    snapshot = tmp_path / "snapshot"
-    take_snapshot(EnvironmentConfig(id="Noise", entry_point="shaky:Noise", path="."), tmp_path, snapshot)
+    snapshot = shaky_world(tmp_path)
     calm, near = (ServedPolicy.load(continuous_folder(tmp_path / f"gain {gain}", gain), "1") for gain in (0.001, 0.003))
     found = examine(config, snapshot, near, calm)
     assert found.num_disagreements == 0
