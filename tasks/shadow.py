@@ -62,6 +62,9 @@ def _verdict(report: ShadowReport) -> str:
     if followed is None or not followed.examined:
         agreement += ", what follows was not examined"
     else:
-        agreement += f", {followed.num_continued} of {followed.num_disagreements:,} disagreements followed"
+        agreement += (
+            f"; in {followed.num_episodes:,} further episodes {followed.num_continued:,} of "
+            f"{followed.num_disagreements:,} disagreements followed"
+        )
     gate = "within all limits" if report.passed else "limits broken"
     return f"{report.num_decisions:,} decisions beside version {report.champion_version}{agreement}; {gate}"

@@ -238,6 +238,19 @@ def test_a_limit_that_is_broken_later_was_seen_broken(
     assert (labelled.label and labelled.label.kind) == kind
 
 
+@pytest.mark.parametrize(("allowed", "kind"), [(0.1, None), (0.999, LabelKind.NEVER_BROKEN)])
+def test_a_fall_of_the_return_that_nothing_reaches_is_not_counted(
+    context_of: Callable[..., Context], allowed: float, kind: LabelKind | None
+) -> None:
+    """Whoever acts, the pole stands for a few steps, and each earns 1."""
+    context = context_of(pushes_right)
+    settings = {"max_return_drop": allowed, "num_episodes": 8}
+    claim = examine(disturbed_return, context, **settings)
+    limits = disturbed_return.disturbed_limits(context, disturbed_return.Config(**settings))
+    (labelled,) = repeats.label_limits([claim], {}, context, limits)
+    assert (labelled.label and labelled.label.kind) == kind
+
+
 # --- minimum return ---
 
 

@@ -207,6 +207,17 @@ def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path, relative: di
     assert "declare safety.constraints" in case.decision.reason
 
 
+def test_one_event_is_counted_once_under_an_attack_too(barely_trained: Policy, tmp_path: Path) -> None:
+    again = CONSTRAINTS[0].model_copy(update={"name": "cart_again", "max_probability": 0.2})
+    checks = without_long_searches(observation_attack={"magnitude": 0.1, "num_episodes": 4})
+    config = SAFETY.model_copy(update={"constraints": [CONSTRAINTS[0], again], "checks": checks})
+    claims = by_id(examine(barely_trained, tmp_path, config))
+    first, second = claims["observation_attack.cart_stays_on_track"], claims["observation_attack.cart_again"]
+    assert first.label is None
+    assert second.label is not None
+    assert second.label.claim == first.id
+
+
 @pytest.mark.long
 def test_too_few_episodes_leave_it_undecided_and_say_how_many_more(good: Policy, tmp_path: Path) -> None:
     config = SAFETY.model_copy(update={"checks": {"disturbed_return": {"enabled": False}}})

@@ -148,7 +148,7 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
     context: Any = SimpleNamespace(episodes=[CALM] * 9)
     earning = ConstraintConfig(name="earning", quantity="reward", high=2.0, max_probability=0.01)
     costly = ConstraintConfig(name="costly", quantity="return", low=-5.0, max_probability=0.01)
-    limits = {"earning": earning, "costly": costly, "pole": high("pole"), "refuted": earning}
+    limits = {"earning": earning, "costly": costly, "pole": high("pole"), "refuted": high("refuted", limit=99.0)}
     claims = [made(name) for name in limits]
     claims[-1] = claims[-1].model_copy(update={"verdict": Verdict.REFUTED})  # in episodes that nobody else has
     found = {one.id: one.label for one in repeats.label_limits(claims, limits, context)}
@@ -157,6 +157,36 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
         assert label is not None
         assert label.kind is LabelKind.NEVER_BROKEN
         assert "in 9 episodes of the policy and in 1 more" in label.reason
+
+
+def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two such claims that come out alike one counts, and two limits of different events do."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    a, b, other = high("a"), high("b", 1), ConstraintConfig(name="other", quantity="action", high=0.5)
+    limits = {f"limits.{one.name}": one for one in (a, b, other)}
+    disturbed = {f"{check}.{one.name}": one for check in ("drift", "attack") for one in (a, b, other)}
+    claims = [made(name) for name in (*limits, *disturbed)]
+
+    def labelled(refuted: str) -> dict[str, tuple[LabelKind, str | None]]:
+        judged = [one.model_copy(update={"verdict": Verdict.REFUTED}) if one.id == refuted else one for one in claims]
+        found = repeats.label_limits(judged, limits, context, disturbed)
+        return {one.id: (one.label.kind, one.label.claim) for one in found if one.label is not None}
+
+    unbroken = {f"{check}.other": (LabelKind.NEVER_BROKEN, None) for check in ("limits", "drift", "attack")}
+    repeated = {"limits.b": (LabelKind.REPEATS, "limits.a"), "attack.b": (LabelKind.REPEATS, "attack.a")}
+    assert labelled("") == unbroken | repeated | {"drift.b": (LabelKind.REPEATS, "drift.a")}
+    assert labelled("drift.b") == unbroken | repeated, "a drift that breaks the one and not the other tells them apart"
+    assert not labelled("drift.other").keys() & unbroken.keys(), "a drift has broken it: it can be broken"
+
+
+def test_what_cannot_be_false_cannot_be_under_a_disturbance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
+    context: Any = SimpleNamespace(episodes=[CALM] * 9)
+    limit, sure = high("a"), label(LabelKind.CANNOT_BE_FALSE)
+    claims = [made("limits.a", label=sure), made("drift.a"), made("drift.alone")]
+    found = repeats.label_limits(claims, {"limits.a": limit}, context, {"drift.a": limit, "drift.alone": high("alone")})
+    assert [one.label for one in found] == [sure, sure, None]
 
 
 def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(

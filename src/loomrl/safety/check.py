@@ -10,6 +10,7 @@ None. scope(config, claim) -> Scope says of each of its claims what was examined
 would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
 about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats);
 the evidence of one that rests on further episodes says in num_violating_episodes how many of all break its limit.
+disturbed_limits(context, config) names in the same way the claims about a limit in episodes under a disturbance.
 """
 
 import zlib

@@ -79,7 +79,8 @@ def build_case(
         for check, settings in applicable
         for claim in check.examine(context.of(check, settings), settings)
     ]
-    claims = label_limits(claims, _limits(applicable, context), context)
+    limits, disturbed = (_limits(applicable, context, kind) for kind in ("episode_limits", "disturbed_limits"))
+    claims = label_limits(claims, limits, context, disturbed)
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -206,11 +207,12 @@ def _visited(space: Any, evaluation_folder: Path) -> Any:
     return stack_columns(table, "obs", space.shape, space.dtype)
 
 
-def _limits(checks: Sequence[tuple[Check, CheckConfig]], context: Context) -> dict[str, ConstraintConfig]:
-    """The limits in the shared episodes that claims are about, by the claims' ids."""
+def _limits(checks: Sequence[tuple[Check, CheckConfig]], context: Context, kind: str) -> dict[str, ConstraintConfig]:
+    """The limits that claims are about, by the claims' ids: `episode_limits` in the shared episodes, `disturbed_limits`
+    in others."""
     named: dict[str, ConstraintConfig] = {}
     for check, settings in checks:
-        if limits := getattr(check, "episode_limits", None):
+        if limits := getattr(check, kind, None):
             named |= limits(context, settings)
     return named
 

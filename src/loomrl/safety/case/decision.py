@@ -37,7 +37,7 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     note = f", {waived} of them waived" if waived else ""
     labelled = any(claim.label for claim in mandatory)
     met = "every mandatory claim is met" if labelled else f"all {len(mandatory)} mandatory claims are met"
-    count = f": {tally(mandatory)}" if labelled else ""
+    count = f": of these {tally(mandatory)}" if labelled else ""
     behaviour = [claim.label for claim in mandatory if claim.stage in BEHAVIOUR]
     if all(label is not None and label.kind in _NEVER_FALSE for label in behaviour):
         count = (

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
 from loomrl.safety.probing.probes import Disturbance, act_seeing, noise_scale, shield_assumptions, to_texts
 from loomrl.types import Claim, Episode, Verdict
 
@@ -78,6 +79,11 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
             ),
         )
     ]
+
+
+def disturbed_limits(context: Context, config: DisturbedReturnConfig) -> dict[str, ConstraintConfig]:
+    """The return below which an episode lost more than may be lost on average, by claim id."""
+    return {NAME: least_return(context.episodes[: config.num_episodes], config.max_return_drop)}
 
 
 def scope(config: DisturbedReturnConfig, claim: Claim) -> Scope:

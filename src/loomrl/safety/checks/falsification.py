@@ -93,6 +93,11 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     )
 
 
+def disturbed_limits(context: Context, config: FalsificationConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
+    """The constraints that the claims about drifts are about, by claim id."""
+    return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
+
+
 def replay(failure: Failure) -> Replayed:
     """Lead to the state again and leave the policy there, ask it about the three observations, or play the drift.
 

@@ -7,7 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
-from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, return_limit
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
 from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
 
@@ -72,6 +73,11 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
             ),
         )
     ]
+
+
+def disturbed_limits(context: Context, config: HeldOutRangesConfig) -> dict[str, ConstraintConfig]:
+    """The return below which an episode lost more than may be lost on average, by claim id."""
+    return {NAME: least_return(context.episodes[: config.num_episodes], config.max_return_drop)}
 
 
 def scope(config: HeldOutRangesConfig, claim: Claim) -> Scope:

@@ -1,9 +1,14 @@
 """What measured values say of a limit: the verdict at the gate's confidence, its bound and its p-value."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from loomrl.safety.check import Context, Judgement
+from loomrl.safety.config import ConstraintConfig
 from loomrl.statistics import intervals as statistics
 from loomrl.statistics.intervals import Floats
-from loomrl.types import Bound, Verdict
+from loomrl.types import Bound, Episode, Verdict
 
 METHOD = "one-sided percentile bootstrap over differences paired by seed"
 FEWEST_PAIRS = 30  # episodes below which resampling claims too much
@@ -54,3 +59,10 @@ def _judged(kind: str, low: float, high: float, limit: float, unit: str, p_value
 def return_limit(before: Floats, share: float) -> float:
     """A share of the absolute mean of returns `before` (N,), in units of return; above 0."""
     return share * max(abs(float(before.mean())), 1e-9)
+
+
+def least_return(episodes: Sequence[Episode], share: float) -> ConstraintConfig:
+    """That an episode's return is not lower than the mean of these episodes by more than a share of its size."""
+    before = np.array([episode.episode_return for episode in episodes])
+    low = float(before.mean()) - return_limit(before, share)
+    return ConstraintConfig(name="least_return", quantity="return", low=low, max_probability=0.5)

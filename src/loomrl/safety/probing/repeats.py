@@ -67,36 +67,79 @@ class _Limit:
         )
 
 
-def label_limits(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], context: Context) -> list[Claim]:
+def label_limits(
+    claims: Sequence[Claim],
+    limits: Mapping[str, ConstraintConfig],
+    context: Context,
+    disturbed: Mapping[str, ConstraintConfig] | None = None,
+) -> list[Claim]:
     """The claims in their order, each labelled that is about the same event as another one, which stays, or about a
     limit that no episode breaks, whoever acts in it.
 
-    `limits` are the limits that claims are about, by claim id. Of claims about one event the one counts that is
-    mandatory and allows the least. Episodes are played for it. A claim may rest on more episodes than the shared ones:
-    its evidence then says in how many its limit was broken.
+    `limits` are the limits that claims are about, by claim id, and `disturbed` those of claims about other episodes,
+    under a disturbance: limits that are one event are one event there too. Of claims about one event the one counts
+    that is mandatory and allows the least. Episodes are played for it. A claim may rest on more episodes than the
+    shared ones: its evidence then says in how many its limit was broken.
 
     Raises:
         ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
-    about = [claim for claim in claims if claim.id in limits and claim.label is None]
-    swayed = swayed_episodes(context) if about else []
+    known, disturbed = [claim for claim in claims if claim.id in limits], disturbed or {}
+    about = [claim for claim in known if claim.label is None]
+    elsewhere = [claim for claim in claims if claim.id in disturbed and claim.label is None]
+    swayed = swayed_episodes(context) if about or elsewhere else []
     whole = [one for one in swayed if one.terminated or one.truncated]
-    labels = _labels(about, limits, [*context.episodes, *whole])
-    for claim in about:
-        others = [one for one in swayed if _speaks_of(one, limits[claim.id])]
-        broken = any(violations(limits[claim.id], one).any() for one in (*context.episodes, *others))
-        if others and not broken and not _was_broken(claim, context):
+    labels = {claim.id: claim.label for claim in known if claim.label is not None}
+    labels |= _labels(about, limits, [*context.episodes, *whole])
+    labels |= _labels_elsewhere(elsewhere, disturbed, {limits[claim.id]: claim.id for claim in known}, labels)
+    all_limits = {**disturbed, **limits}
+    broken = {all_limits[claim.id] for claim in (*about, *elsewhere) if _was_broken(claim, context)}
+    for claim in (*about, *elsewhere):
+        limit = all_limits[claim.id]
+        others = [one for one in swayed if _speaks_of(one, limit)]
+        is_seen = limit in broken or any(violations(limit, one).any() for one in (*context.episodes, *others))
+        if others and not is_seen and claim.id not in labels:
             labels[claim.id] = _never_broken(len(context.episodes), len(others))
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
 
 
+def _labels_elsewhere(
+    claims: Sequence[Claim],
+    limits: Mapping[str, ConstraintConfig],
+    shared: Mapping[ConstraintConfig, str],
+    labels: Mapping[str, ClaimLabel],
+) -> dict[str, ClaimLabel]:
+    """Labels of claims about episodes under a disturbance, by what is known of the same limits in the shared ones:
+    `shared` has the claim about each limit there, and `labels` the labels of such claims.
+
+    Of several about one event that come out alike the first counts; where they do not, they say different things.
+    """
+    found: dict[str, ClaimLabel] = {}
+    counted: dict[tuple[str, str, Verdict], str] = {}
+    for claim in claims:
+        first = shared.get(limits[claim.id])
+        label = None if first is None else labels.get(first)
+        if label is not None and label.kind is LabelKind.CANNOT_BE_FALSE:
+            found[claim.id] = label
+        if first is None or (label is not None and label.kind is not LabelKind.REPEATS):
+            continue
+        event = first if label is None or label.claim is None else label.claim
+        same = counted.setdefault((claim.id.partition(".")[0], event, claim.verdict), claim.id)
+        if same != claim.id:
+            reason = f"its limit and that of {same} are one event: see {first} and {shared[limits[same]]}"
+            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=same)
+    return found
+
+
 def _was_broken(claim: Claim, context: Context) -> bool:
     """Whether the claim itself knows of an episode that breaks its limit."""
+    if claim.verdict is Verdict.REFUTED:
+        return True
     found = [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
-    return claim.verdict is Verdict.REFUTED or any(one.get("num_violating_episodes", 0) > 0 for one in found)
+    return any(one.get("num_violating_episodes", 0) > 0 for one in found)
 
 
 def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
