@@ -9,7 +9,8 @@ The bad ones are the files of `benchmarks/seeded`. The good ones are CartPole po
 return over 1,000 fresh episodes is at least 475, and the policies that the files of `unseen` spoil, before they are
 spoilt. CartPole's are examined with the config that ships, those of flawed worlds with the limits and objectives of
 their task, those of `unseen` with the config that trained them: no region, radius or other setting that knows of a
-flaw. A claim that is refuted, or left undecided, blocks bad and good ones alike. Ends with exit code 1 when fewer than
+flaw. A claim that is refuted, or left undecided, blocks bad and good ones alike, at the gate and beside a champion; the
+champion of the good ones is the policy that `configs/cartpole.yaml` trains. Ends with exit code 1 when fewer than
 95 % of the bad ones were blocked by a failure that was there again when it was played again, or more than 5 % of the
 good ones were blocked; of some, when any was.
 """
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.resumable import Store
 from loomrl.system.threads import one_thread
-from seeded.beside import challenge, policy_of
+from seeded.beside import CARTPOLE, challenge, challenge_honestly, policy_of
 from seeded.trained import KIND, path_of, unseen
 from seeded.trained import examine as examine_trained
 from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded
@@ -40,6 +41,8 @@ NUM_GOOD = 100
 LEAST_REFUSED, MOST_BLOCKED = 0.95, 0.05
 BEGIN, END = "<!-- table -->", "<!-- end -->"
 BESIDE = "beside"  # the champion
+RETRAINED = "retrained"  # honestly, with another seed
+NUM_RETRAINED = 2  # of each config but CartPole's, whose policies are the good ones
 POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
 CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
 CODE_BESIDE = (
@@ -95,10 +98,12 @@ def _row(kind: str, name: str, wrong: str | None, outcome: Outcome, folder: str)
     }
 
 
-def examine_good(seed: int) -> dict[str, Any]:
-    """What became of the policy of a training seed."""
+def examine_good(seed: int, trained: Path) -> dict[str, Any]:
+    """What became of the policy of a training seed, at the gate and beside the champion that the config trains."""
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        mean, outcome = Workshop(Path(folder)).good(seed)
+        stages = Path(folder) / f"good-{seed}"
+        mean, outcome = Workshop(Path(folder)).good(seed, stages)
+        beside = Outcome() if outcome.blocking else challenge_honestly(CARTPOLE, stages, Path(folder), trained)
         return {
             "seed": seed,
             "fresh_mean_return": mean,
@@ -106,7 +111,20 @@ def examine_good(seed: int) -> dict[str, Any]:
             "passed": not outcome.blocking,
             "blocking": list(outcome.blocking),
             "finding": outcome.finding.replace(folder, "..."),
+            "beside": {"blocking": list(beside.blocking), "finding": beside.finding.replace(folder, "...")},
         }
+
+
+def examine_retrained(policy: str, seed: int, trained: Path) -> dict[str, Any]:
+    """What became of another policy of a config, at the gate and beside the champion that the config trains."""
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        root = Path(folder) / "retrained"
+        root.mkdir()
+        outcome = examine_trained(policy, None, root, trained, seed)
+        (stages,) = root.iterdir()
+        beside = Outcome() if outcome.blocking else challenge_honestly(policy, stages, Path(folder), trained)
+        row = _row(RETRAINED, f"{policy}-{seed}", None, outcome, folder) | {"passed": not outcome.blocking}
+        return row | {"beside": {"blocking": list(beside.blocking), "finding": beside.finding.replace(folder, "...")}}
 
 
 def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
@@ -122,8 +140,13 @@ def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dic
             if not only or name in only:
                 found[f"{KIND}/{name}"] = (examine_unseen, name, trained)
     if command != "bad":
-        found |= {f"good/{seed}": (examine_good, seed) for seed in range(1, count + 1)}
+        found |= {f"good/{seed}": (examine_good, seed, trained) for seed in range(1, count + 1)}
         found |= {f"unspoilt/{name}": (examine_unspoilt, name, trained) for name in sorted(policies())}
+        found |= {
+            f"{RETRAINED}/{name}-{seed}": (examine_retrained, name, seed, trained)
+            for name in sorted(policies() - {CARTPOLE})
+            for seed in range(1001, 1001 + NUM_RETRAINED)
+        }
     return found
 
 
@@ -141,6 +164,8 @@ def policies() -> set[str]:
 def sources(name: str) -> tuple[str, ...]:
     """Files and folders that a result depends on."""
     kind, _, rest = name.partition("/")
+    if kind == RETRAINED:
+        return (*sources(f"unspoilt/{rest.rpartition('-')[0]}"), *CODE_BESIDE)
     if kind == BESIDE and (PROJECT / f"benchmarks/seeded/{POLICIES}/{rest}.py").exists():
         return (*sources(f"{POLICIES}/{rest}"), *CODE_BESIDE)
     if kind in (KIND, BESIDE, "unspoilt"):
@@ -149,7 +174,7 @@ def sources(name: str) -> tuple[str, ...]:
         files = (f"benchmarks/seeded/{KIND}/{rest}.py",) if spoilt else ()
         after = CODE_BESIDE if kind == BESIDE else ()
         return (*CODE, "benchmarks/seeded/trained.py", str(config), *files, *after)
-    return SOURCES if kind == "good" else (*SOURCES, f"benchmarks/seeded/{name}.py")
+    return (*SOURCES, *CODE_BESIDE) if kind == "good" else (*SOURCES, f"benchmarks/seeded/{name}.py")
 
 
 def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -159,6 +184,8 @@ def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple
         for number, (name, row) in enumerate(pool.imap_unordered(_examined, todo.items()), 1):
             if "passed" in row:
                 told = "passed" if row["passed"] else f"blocked: {row['finding']}"
+                if later := row.get("beside", {}).get("blocking"):
+                    told += f", refused beside the champion by {', '.join(later)}"
             else:
                 how = "MISSED" if not row["refused"] else "refused" if row["refuted"] else "left undecided"
                 told = f"{how} by {', '.join(row['refuted'] or row['blocking'])}; again: {', '.join(row['replayed'])}"
@@ -178,6 +205,7 @@ def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, An
         "bad": [row for row in rows if "passed" not in row],
         "good": [row for row in rows if "seed" in row],
         "unspoilt": [row for row in rows if row.get("kind") == "unspoilt"],
+        RETRAINED: [row for row in rows if row.get("kind") == RETRAINED],
         "beside": [row for row in values.values() if row.get("kind") == BESIDE],
     }
 
@@ -187,7 +215,7 @@ def reached(document: dict[str, Any]) -> bool:
     there again when it was played again counts."""
     bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
     refused = sum(is_replayed(row) for row in [*bad, *document["beside"]]) / len(bad)
-    blocked = sum(not row["passed"] for row in good) / len(good)
+    blocked = sum(not row["passed"] or bool(row["beside"]["blocking"]) for row in good) / len(good)
     unspoilt = all(row["passed"] for row in document["unspoilt"])
     return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
 
@@ -203,18 +231,24 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     passed, refused = sum(row["passed"] for row in good), sum(row["refused"] for row in bad)
     replayed = sum(map(is_replayed, [*bad, *document["beside"]]))
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
+    again = document[RETRAINED]
+    again_passed = sum(row["passed"] for row in again)
+    stopped_later = [row for row in again if row["beside"]["blocking"]]
+    again_held = again_passed - len(stopped_later)
+    again_refused = ", ".join(f"`{row['name']}` by {_codes(row['beside']['blocking'])}" for row in stopped_later)
     unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
     later = {row["name"] for row in beside.values() if row["refused"]}
     in_all, stopped = refused + len(later), [row for row in [*bad, *document["beside"]] if row["refused"]]
     undecided = sum(not row["refuted"] for row in stopped)
+    held = sum(row["passed"] and not row["beside"]["blocking"] for row in good)
     sure = f"{in_all - undecided} ({(in_all - undecided) / len(bad):.1%})"
     others_later = len(later & {row["name"] for row in others})
     lines = [
         f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
         f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
         f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again; {sure} by claims "
-        f"that were refuted, {undecided} by claims of the gate that stayed undecided. {passed} of "
-        f"{len(good)} good policies passed.",
+        f"that were refuted, {undecided} by claims that stayed undecided. {passed} of {len(good)} good policies passed "
+        f"the gate, and {held} of them beside the champion too.",
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",
@@ -224,6 +258,10 @@ def rendered(page: str, document: dict[str, Any]) -> str:
         f"{len(others)} ({sum(row['refused'] for row in others) / len(others):.0%}) were refused by the gate, and "
         f"{others_later} more beside a champion; of the {len(unspoilt)} "
         f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",
+        "",
+        f"Of {len(again)} policies that the configs of the others train with another seed, {again_passed} pass the gate, "
+        f"and {again_held} of them beside the champion too"
+        f"{'; refused there: ' + again_refused if again_refused else ''}.",
         "",
         "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|---|",
@@ -238,8 +276,8 @@ def rendered(page: str, document: dict[str, Any]) -> str:
 
 def _refused_by(row: dict[str, Any]) -> str:
     if row["refuted"]:
-        return ", ".join(map(_code, row["refuted"]))
-    return f"undecided: {', '.join(map(_code, row['blocking']))}" if row["refused"] else "**not refused**"
+        return _codes(row["refuted"])
+    return f"undecided: {_codes(row['blocking'])}" if row["refused"] else "**not refused**"
 
 
 def _beside(row: dict[str, Any], beside: dict[str, dict[str, Any]]) -> str:
@@ -251,11 +289,11 @@ def _beside(row: dict[str, Any], beside: dict[str, dict[str, Any]]) -> str:
 
 
 def _replayed(row: dict[str, Any]) -> str:
-    return ", ".join(map(_code, row["replayed"])) or "-"
+    return _codes(row["replayed"]) or "-"
 
 
-def _code(name: str) -> str:
-    return f"`{name}`"
+def _codes(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def main() -> int:

@@ -1,12 +1,14 @@
 """A policy that the gate let pass, as a challenger of the champion that it was before it was spoilt.
 
 What comes after the gate and before promotion: both are exported; what follows where they differ is examined as the
-shadow stage does it, and the returns of their evaluations are compared as promotion does. What stays undecided is told
-and does not count: nobody measured how often an honest challenger is left undecided.
+shadow stage does it, and the returns of their evaluations are compared as promotion does. As in a promotion, what is
+undecided refuses too. The good policies stand beside a champion as well: so it is known how often an honest challenger
+is refused.
 """
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -32,24 +34,54 @@ CARTPOLE = "cartpole"  # the config beside whose good policy the files of `polic
 def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
     """What it is refused for beside the champion; `root` is an empty folder, `kept` holds trained policies."""
     config = load_config(trained.path_of(policy_of(case)))
-    examined = trained.examine if hasattr(case, "POLICY") else _examine_cartpole
-    champion = _version(config, partial(examined, config.name, None), root / "champion", kept)
+    if hasattr(case, "POLICY"):
+        examined, champion = trained.examine, _champion(config, root, kept)
+    else:
+        examined = _examine_cartpole
+        champion = _version(config, partial(examined, config.name, None), root / "champion", kept)
     challenger = _version(config, partial(examined, config.name, case), root / "challenger", kept)
-    served = [ServedPolicy.load(one / "export", one.parent.name) for one in (challenger, champion)]
+    return _compared(config, challenger, champion)
+
+
+def challenge_honestly(policy: str, folder: Path, root: Path, kept: Path) -> Outcome:
+    """What a policy is refused for beside the one that its config trains, where nobody spoilt either.
+
+    `folder` holds the stages of the challenger, as far as the gate; `root` is an empty folder, and `kept` keeps the
+    champion for those that come after it.
+    """
+    config = load_config(trained.path_of(policy))
+    champion = _champion(config, root, kept)
+    _export(config, folder)
+    return _compared(config, folder, champion)
+
+
+def _champion(config: PolicyConfig, root: Path, kept: Path) -> Path:
+    """What a config trains, taken as far as the export, once."""
+    champion = kept / f"champion-{config.name}"
+    if not champion.exists():
+        made = _version(config, partial(trained.examine, config.name, None), root / "champion", kept)
+        with suppress(OSError):  # another process was sooner, with the same bytes
+            os.rename(made, champion)
+    return champion
+
+
+def _compared(config: PolicyConfig, challenger: Path, champion: Path) -> Outcome:
+    """What stands in the way of a challenger, of the claims of shadow and promotion; both folders hold all stages."""
+    served = [ServedPolicy.load(one / "export", one.name) for one in (challenger, champion)]
     followed = examine(config, champion / "environment", *served)
     claims = [claim for claim in claims_of(followed, config.shadow) if claim.mandatory]
     claims.append(_not_worse(challenger / "evaluation", champion / "evaluation", config))
-    refuted = _ids(claims, Verdict.REFUTED)
+    refuted, undecided = _ids(claims, Verdict.REFUTED), _ids(claims, Verdict.UNDECIDED)
     replayed = [
         claim.id
         for claim in claims
-        if claim.id in refuted
+        if claim.id in (*refuted, *undecided)
         and claim.counterexample is not None
         and replay(claim, followed, config, champion / "environment", *served).reproduced
     ]
     told = [claim.finding or claim.statement for claim in claims if claim.id in refuted]
-    told += [f"{name} stays undecided" for name in _ids(claims, Verdict.UNDECIDED)]
-    return Outcome(refuted, refuted, tuple(replayed), "; ".join(told))
+    told += [f"{name} stays undecided" for name in undecided]
+    return Outcome((*refuted, *undecided), refuted, tuple(replayed), "; ".join(told))
 
 
 def _not_worse(challenger: Path, champion: Path, config: PolicyConfig) -> Claim:
@@ -107,6 +139,10 @@ def _version(config: PolicyConfig, examined: Callable[[Path, Path], Outcome], ro
     root.mkdir()
     examined(root, kept)
     (folder,) = root.iterdir()
+    _export(config, folder)
+    return folder
+
+
+def _export(config: PolicyConfig, folder: Path) -> None:
     stages = [folder / stage for stage in ("environment", "training", "evaluation", "safety")]
     export_policy(config, *stages, folder / "export")
-    return folder

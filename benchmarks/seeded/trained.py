@@ -46,12 +46,16 @@ def path_of(policy: str) -> Path:
     raise FileNotFoundError(f"no {policy}.yaml in {' or '.join(map(str, _FOLDERS))}")
 
 
-def examine(policy: str, spoiled_by: ModuleType | None, root: Path, trained: Path) -> Outcome:
-    """The gate's outcome for the policy that a config trains, as it is or spoilt by a file.
+def examine(policy: str, spoiled_by: ModuleType | None, root: Path, trained: Path, seed: int | None = None) -> Outcome:
+    """The gate's outcome for the policy that a config trains, as it is or spoilt by a file; with another seed where one
+    is given.
 
     `trained` is a folder in which policies are kept that were trained before, `root` one that is empty.
     """
     config = load_config(path_of(policy))
+    if seed is not None:
+        training = config.training.model_copy(update={"seed": seed})
+        config = config.model_copy(update={"name": f"{policy}-{seed}", "training": training})
     described: dict[str, Any] = {"SAFETY": config.safety.model_dump(mode="json")}
     if spoiled_by is not None:
         described["spoil"] = spoiled_by.spoil

@@ -90,10 +90,9 @@ class Workshop:
             return Outcome.stopped("data" if isinstance(error, GateRefused) else "environment", error, again)
         return _outcome(built, folder / "safety", folders)
 
-    def good(self, seed: int) -> tuple[float, Outcome]:
+    def good(self, seed: int, folder: Path) -> tuple[float, Outcome]:
         """A CartPole policy of the config that ships, but for the seed of its training, and its mean return in fresh
-        episodes."""
-        folder = self.root / f"good-{seed}"
+        episodes; `folder` gets its stages."""
         training = SHIPPED.training.model_copy(update={"seed": seed})
         folders = self._trained(folder, SHIPPED.environment, training)
         self._evaluated(folders, SHIPPED.evaluation)

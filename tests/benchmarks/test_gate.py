@@ -69,11 +69,14 @@ def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -
 
 def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     def document(
-        refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0
+        refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0, later: int = 0
     ) -> dict[str, list[dict[str, Any]]]:
         return {
             "bad": [{"refused": True, "replayed": ["a"] if index < refused else []} for index in range(40)],
-            "good": [{"is_good": True, "passed": index < passed} for index in range(100)],
+            "good": [
+                {"is_good": True, "passed": index < passed, "beside": {"blocking": ["a"] if index < later else []}}
+                for index in range(100)
+            ],
             "unspoilt": [{"passed": unspoilt}],
             "beside": [{"refused": index < beside, "replayed": ["a"]} for index in range(4)],
         }
@@ -84,6 +87,8 @@ def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     assert gate.reached(document(36, 95, beside=2)), "what is refused beside a champion is not promoted"
     assert not gate.reached(document(36, 95, beside=1))
     assert not gate.reached(document(38, 94))
+    assert gate.reached(document(38, 100, later=5))
+    assert not gate.reached(document(38, 100, later=6)), "an honest challenger must pass beside a champion, too"
 
 
 def test_what_a_claim_leaves_undecided_does_not_go_on() -> None:
