@@ -259,8 +259,8 @@ def rendered(page: str, document: dict[str, Any]) -> str:
         f"{others_later} more beside a champion; of the {len(unspoilt)} "
         f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",
         "",
-        f"Of {len(again)} policies that the configs of the others train with another seed, {again_passed} pass the gate, "
-        f"and {again_held} of them beside the champion too"
+        f"Of {len(again)} policies that the configs of the others train with another seed, {again_passed} pass the "
+        f"gate, and {again_held} of them beside the champion too"
         f"{'; refused there: ' + again_refused if again_refused else ''}.",
         "",
         "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
