@@ -4,6 +4,9 @@ attempts as `loomrl.statistics.spending` says. Power: a single policy at its fir
 
 Returns are 100 before and fall by 10 on average, which is the limit, in 64 episodes. Hardly any episode loses over 100:
 `docs/safety.md` says what happens where one can.
+
+Where a config lets 720 episodes become up to 7,200 until a limit is decided, as CartPole's does, a stream is wrong when
+it passes at any of the looks, at which a quarter more were played each time.
 """
 
 from collections.abc import Callable
@@ -13,13 +16,19 @@ from numpy.typing import NDArray
 
 from benchmarks.calibration.topic import Setting, Simulation, at_most, each, finds
 from loomrl.statistics.intervals import binomial_p_below, paired_p_below
+from loomrl.statistics.sequential import p_below
 from loomrl.statistics.spending import level
 
-SOURCES = ("src/loomrl/statistics/intervals.py", "src/loomrl/statistics/spending.py")
+SOURCES = (
+    "src/loomrl/statistics/intervals.py",
+    "src/loomrl/statistics/sequential.py",
+    "src/loomrl/statistics/spending.py",
+)
 Floats = NDArray[np.float64]
 _ALPHA, _ATTEMPTS, _EPISODES, _LIMIT, _REPLICATES = 0.05, 20, 64, 10.0, 2_000
 _LEVELS = [level(_ALPHA, number) for number in range(1, _ATTEMPTS + 1)]
 _PASSES, _FIRST = "one of 20 passes", "the first attempt passes"
+_LOOKS = (720, 900, 1_125, 1_406, 1_757, 2_196, 2_745, 3_431, 4_288, 5_360, 6_700, 7_200)  # episodes so far
 Losses = Callable[[np.random.Generator], Floats]
 
 
@@ -61,6 +70,20 @@ def _first_fails(limit: float, episodes: int, rate: float) -> Simulation:
     return lambda rng, num_streams: {_FIRST: passes(rng, num_streams)[:, 0].tolist()}
 
 
+def _watched(limit: float, rate: float, alpha: float, rng: np.random.Generator) -> bool:
+    """Whether an attempt passes a limit on how many episodes may fail, at any look."""
+    fails = (rng.random(_LOOKS[-1]) < rate).astype(np.float64)
+    return any(p_below(fails[:look], limit) <= alpha for look in _LOOKS)
+
+
+def _any_watched(limit: float) -> Simulation:
+    return each(lambda rng: {_PASSES: any(_watched(limit, limit, alpha, rng) for alpha in _LEVELS)})
+
+
+def _first_watched(limit: float, rate: float) -> Simulation:
+    return each(lambda rng: {_FIRST: _watched(limit, rate, _LEVELS[0], rng)})
+
+
 _WRONG, _RIGHT = (at_most(_PASSES, _ALPHA),), (finds(_FIRST, 0.8),)
 SETTINGS = (
     Setting("half lose 20", _falls(_crash(20.0)), _WRONG),
@@ -76,4 +99,7 @@ SETTINGS = (
     Setting("1 % of 672 may fail", _any_fails(0.01, 672), _WRONG),
     Setting("5 % of 400 may fail", _any_fails(0.05, 400), _WRONG),
     Setting("1 % of 672 may fail, 1 in 5,000 does", _first_fails(0.01, 672, 0.0002), _RIGHT),
+    Setting("1 % of 720 to 7,200 may fail, watched", _any_watched(0.01), _WRONG),
+    Setting("5 % of 720 to 7,200 may fail, watched", _any_watched(0.05), _WRONG),
+    Setting("1 % of 720 to 7,200 may fail, 1 in 1,000 does, watched", _first_watched(0.01, 0.001), _RIGHT),
 )
