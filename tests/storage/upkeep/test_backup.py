@@ -93,6 +93,17 @@ def test_a_backup_while_the_server_decides_and_runs_write(house: Path, tmp_path:
     assert 0 < copied.num_records <= verify_chain(audit_folder("cartpole") / "busy").num_records
 
 
+def test_databases_are_copied_whatever_their_urls_say_beside_the_file(
+    house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{house / 'mlflow.db'}?timeout=5")
+    monkeypatch.chdir(house.parent)
+    monkeypatch.setenv("LOOMRL_DATABASE_URL", f"sqlite:///{house.name}/loom.db")
+    report = json.loads(backup(tmp_path / "backup", "--json").stdout)
+    assert (report["num_versions"], report["notes"]) == (2, [])
+    assert {"loom.db", "mlflow.db"} <= {path.name for path in (tmp_path / "backup").iterdir()}
+
+
 def test_a_folder_with_something_in_it_is_not_touched(house: Path, tmp_path: Path) -> None:
     (tmp_path / "backup").mkdir()
     assert backup(tmp_path / "backup").exception is None, "an empty folder is fine"

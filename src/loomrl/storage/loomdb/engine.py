@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
+from loomrl.storage.sqlite import file_of
 from loomrl.system.files import private_database
 
 BUSY_SECONDS = 30
@@ -56,18 +57,18 @@ def _waits(url: URL, seconds: int) -> dict[str, int]:
 
 
 def _sqlite(url: URL, wait_seconds: int) -> Engine:
-    in_memory = url.database in (None, "", ":memory:")
-    if in_memory:
+    path = file_of(url)
+    if path is None:
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        _make_file(Path(str(url.database)))
+        _make_file(path)
         engine = create_engine(url, connect_args={"timeout": wait_seconds})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _: Any) -> None:
         # The driver starts transactions late and only for writes; `_begin` below starts them where they begin.
         connection.isolation_level = None
-        if not in_memory:
+        if path is not None:
             connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA busy_timeout={wait_seconds * 1000}")

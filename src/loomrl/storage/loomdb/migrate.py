@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from loomrl.errors import ServiceError
 from loomrl.storage.loomdb.models import HEAD
+from loomrl.storage.sqlite import file_of
 from loomrl.system.locks import hold_lock
 
 _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
@@ -79,8 +80,8 @@ def _exclusively(engine: Engine) -> Iterator[Connection]:
                 connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
                 connection.commit()
         return
-    if engine.dialect.name == "sqlite" and engine.url.database not in (None, "", ":memory:"):
-        with hold_lock(Path(f"{engine.url.database}.migrate.lock"), 120), engine.connect() as connection:
+    if (path := file_of(engine.url)) is not None:
+        with hold_lock(path.with_name(f"{path.name}.migrate.lock"), 120), engine.connect() as connection:
             yield connection
         return
     with engine.connect() as connection:

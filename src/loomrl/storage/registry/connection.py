@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from loomrl.errors import LoomRLError, ServiceError
-from loomrl.storage.registry.mlflow_database import ensure_tables, file_of
+from loomrl.storage.registry.mlflow_database import ensure_tables
+from loomrl.storage.sqlite import file_of
 from loomrl.system.home import home
 from loomrl.system.locks import hold_lock
 from loomrl.system.security.credentials import credentials_path, set_mlflow_login

@@ -7,12 +7,12 @@ transaction of SQLite, which rolls back what was interrupted when the file is op
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import StaticPool
 
+from loomrl.storage.sqlite import file_of
 from loomrl.system.files import private_database
 
 _WRITTEN_BY_MIGRATIONS = ("alembic_version", "workspaces")  # hold a row of their own before anybody stored anything
@@ -20,14 +20,6 @@ _READ_SECONDS = (
     10.0  # that a file may be locked for, where the URI has no `timeout`: servers start without a registry, too
 )
 _WRITE_SECONDS = 60.0  # that another process may take to make the tables
-
-
-def file_of(uri: str) -> Path | None:
-    """The file of a SQLite URI; None for the URI of a server or of another database, and for one in memory."""
-    parsed = make_url(uri)
-    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
-        return None
-    return Path(str(parsed.database))
 
 
 def ensure_tables(uri: str) -> None:

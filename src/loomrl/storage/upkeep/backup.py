@@ -19,6 +19,7 @@ from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.verification import Anchor, verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import PolicyVersion, Registry, local_source, verify_version
+from loomrl.storage.sqlite import file_of
 from loomrl.system.files import files_below, private_database, verify_sums, write_sums
 from loomrl.system.home import home, inside, loomdb_url, tracking_uri
 from loomrl.system.schema import Document
@@ -82,15 +83,15 @@ def _check_target(folder: Path) -> None:
 
 
 def _copy_database(name: str, url: str, target: Path) -> list[str]:
-    if not url.startswith("sqlite:///"):
+    source = file_of(url)
+    if source is None:
         return [f"{name} is at {url.partition('@')[2] or url}: back it up with its own tool (pg_dump, for example)"]
-    source = Path(url.removeprefix("sqlite:///"))
     if not source.is_file():
         return [f"{name} has no database yet"]
     private_database(target)
     try:
         with (
-            closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True, timeout=30)) as reader,
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as reader,
             closing(sqlite3.connect(target)) as writer,
         ):
             reader.backup(writer)
@@ -106,7 +107,7 @@ def _copy_database(name: str, url: str, target: Path) -> list[str]:
 def _copy_versions(copy: Path) -> tuple[list[tuple[Path, PolicyVersion]], list[str]]:
     """Every version of the copied registry, verified; where the store is under the home, at its own place."""
     uri = f"sqlite:///{copy / 'mlflow.db'}" if (copy / "mlflow.db").is_file() else tracking_uri()
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+    if (source := file_of(uri)) is not None and not source.is_file():
         return [], []
     registry, done, damaged = Registry(uri), [], []
     for version in (version for policy in registry.policies() for version in registry.versions(policy)):
