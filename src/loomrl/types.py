@@ -315,7 +315,7 @@ class Waiver(Document):
 class LabelKind(StrEnum):
     """Why a claim is shown and not counted."""
 
-    REPEATS = "repeats"  # it is about the same event in the same episodes as another claim
+    REPEATS = "repeats"  # it is about the same event as another claim
     CANNOT_BE_FALSE = "cannot_be_false"  # whatever the policy does, it would hold
     NEVER_BROKEN = "never_broken"  # no episode that was played for it, or for the label, broke its limit
     RECORD = "record"  # it compares digests that the same run wrote

@@ -119,7 +119,7 @@ def labelled(
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
     context: Any = SimpleNamespace(episodes=episodes)
     claims = [made(one.name) for one in limits]
-    found = repeats.label_limits(claims, {one.name: one for one in limits}, context)
+    found = repeats.label_limits(claims, {one.name: one for one in limits}, {}, context)
     return {one.id: None if one.label is None else one.label.claim for one in found}
 
 
@@ -151,12 +151,12 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
     limits = {"earning": earning, "costly": costly, "pole": high("pole"), "refuted": high("refuted", limit=99.0)}
     claims = [made(name) for name in limits]
     claims[-1] = claims[-1].model_copy(update={"verdict": Verdict.REFUTED})  # in episodes that nobody else has
-    found = {one.id: one.label for one in repeats.label_limits(claims, limits, context)}
+    found = {one.id: one.label for one in repeats.label_limits(claims, limits, {}, context)}
     assert found["pole"] is found["refuted"] is None
     for label in (found["earning"], found["costly"]):
         assert label is not None
         assert label.kind is LabelKind.NEVER_BROKEN
-        assert "in 9 episodes of the policy and in 1 more" in label.reason
+        assert "in 9 of the policy as it is and in 1 more" in label.reason
 
 
 def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pyt
 
     def labelled(refuted: str) -> dict[str, tuple[LabelKind, str | None]]:
         judged = [one.model_copy(update={"verdict": Verdict.REFUTED}) if one.id == refuted else one for one in claims]
-        found = repeats.label_limits(judged, limits, context, disturbed)
+        found = repeats.label_limits(judged, limits, disturbed, context)
         return {one.id: (one.label.kind, one.label.claim) for one in found if one.label is not None}
 
     unbroken = {f"{check}.other": (LabelKind.NEVER_BROKEN, None) for check in ("limits", "drift", "attack")}
@@ -184,9 +184,11 @@ def test_what_cannot_be_false_cannot_be_under_a_disturbance(monkeypatch: pytest.
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
     context: Any = SimpleNamespace(episodes=[CALM] * 9)
     limit, sure = high("a"), label(LabelKind.CANNOT_BE_FALSE)
-    claims = [made("limits.a", label=sure), made("drift.a"), made("drift.alone")]
-    found = repeats.label_limits(claims, {"limits.a": limit}, context, {"drift.a": limit, "drift.alone": high("alone")})
-    assert [one.label for one in found] == [sure, sure, None]
+    disturbed = {"drift.a": limit, "attack.a": limit, "drift.alone": high("alone")}
+    claims = [made("limits.a", label=sure), *(made(name) for name in disturbed)]
+    claims[2] = claims[2].model_copy(update={"verdict": Verdict.REFUTED})
+    found = repeats.label_limits(claims, {"limits.a": limit}, disturbed, context)
+    assert [one.label for one in found] == [sure, sure, None, None], "what was seen false can be false"
 
 
 def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(

@@ -5,7 +5,7 @@ recorded here and compared with the calendar where it matters, by `loomrl.safety
 """
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,12 @@ def build_case(
         for check, settings in applicable
         for claim in check.examine(context.of(check, settings), settings)
     ]
-    limits, disturbed = (_limits(applicable, context, kind) for kind in ("episode_limits", "disturbed_limits"))
-    claims = label_limits(claims, limits, context, disturbed)
+    limits: dict[str, ConstraintConfig] = {}
+    disturbed: dict[str, ConstraintConfig] = {}
+    for check, settings in applicable:
+        limits |= _limits(getattr(check, "episode_limits", None), context, settings)
+        disturbed |= _limits(getattr(check, "disturbed_limits", None), context, settings)
+    claims = label_limits(claims, limits, disturbed, context)
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -207,14 +211,11 @@ def _visited(space: Any, evaluation_folder: Path) -> Any:
     return stack_columns(table, "obs", space.shape, space.dtype)
 
 
-def _limits(checks: Sequence[tuple[Check, CheckConfig]], context: Context, kind: str) -> dict[str, ConstraintConfig]:
-    """The limits that claims are about, by the claims' ids: `episode_limits` in the shared episodes, `disturbed_limits`
-    in others."""
-    named: dict[str, ConstraintConfig] = {}
-    for check, settings in checks:
-        if limits := getattr(check, kind, None):
-            named |= limits(context, settings)
-    return named
+def _limits(
+    named: Callable[[Context, Any], dict[str, ConstraintConfig]] | None, context: Context, settings: CheckConfig
+) -> dict[str, ConstraintConfig]:
+    """The limits that a check's claims are about, by the claims' ids; none where it does not say so."""
+    return {} if named is None else named(context, settings)
 
 
 def _scoped(check: Check, settings: CheckConfig, claim: Claim) -> Claim:

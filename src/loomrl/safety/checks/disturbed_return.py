@@ -7,6 +7,7 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
 from loomrl.safety.probing.probes import Disturbance, act_seeing, noise_scale, shield_assumptions, to_texts
 from loomrl.types import Claim, Episode, Verdict
@@ -56,6 +57,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
         "seeds": [episode.seed for episode in plain],
         "returns": before.tolist(),
         "disturbed_returns": after.tolist(),
+        "num_violating_episodes": sum(violates(least_return(plain, config.max_return_drop), one) for one in noisy),
     }
     return [
         context.claim(

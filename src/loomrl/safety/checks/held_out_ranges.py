@@ -8,6 +8,7 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
 from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
 from loomrl.types import Claim
@@ -54,6 +55,7 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
         "seeds": seeds,
         "returns": before.tolist(),
         "held_out_returns": after.tolist(),
+        "num_violating_episodes": sum(violates(least_return(inside, config.max_return_drop), one) for one in outside),
         "parameters": {
             name: [float(episode.info[f"parameter.{name}"][0]) for episode in outside] for name in sorted(ranges)
         },

@@ -21,16 +21,20 @@ from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Sc
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, ends, limits
 from loomrl.safety.probing.probes import act_with
-from loomrl.safety.probing.samples import Averaged, Counted, EpisodeSample, Watched
-from loomrl.statistics import intervals as statistics
-from loomrl.statistics import spending
+from loomrl.safety.probing.samples import (
+    Averaged,
+    Counted,
+    EpisodeSample,
+    Watched,
+    adjusted_p_values,
+    judge,
+    num_more,
+)
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "statistical_limits"
 STAGE = STATISTICAL
 LOCAL = False
-
-FEWEST_MORE = 16  # episodes in a round, so that few of them do not take many
 
 replay = replay_limit
 
@@ -62,12 +66,11 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
         check_constraint(constraint, context.episodes[0])
     kinds = [_kind(constraint, config) for constraint in constraints]
     samples = [kind.of(constraint, context.episodes) for kind, constraint in zip(kinds, constraints, strict=True)]
-    first = 1.0 - spending.level(1.0 - context.config.confidence, 1)  # play on until the first attempt may pass
-    while seeds := _next_seeds(context, config, samples, _judged(samples, first)):
-        more = context.play(act_with(context.policy), seeds)
+    while count := num_more(samples, config.max_episodes, context.config.confidence):
+        first = context.config.first_seed + len(samples[0].values)
+        more = context.play(act_with(context.policy), range(first, first + count))
         samples = [sample.followed_by(more) for sample in samples]
-    judged = _judged(samples, context.config.confidence)
-    p_values = statistics.holm_adjusted([sample.p_supporting() for sample in samples])
+    judged, p_values = judge(samples, context.config.confidence), adjusted_p_values(samples)
     return [
         _claim(context, config, sample, p_value, *found)
         for sample, p_value, found in zip(samples, p_values, judged, strict=True)
@@ -93,40 +96,6 @@ def _kind(constraint: ConstraintConfig, config: StatisticalLimitsConfig) -> type
     if config.max_episodes is not None:
         return Watched
     return Counted if constraint.per == "episode" else Averaged
-
-
-def _judged(samples: list[EpisodeSample], confidence: float) -> list[tuple[Verdict, float]]:
-    """Each limit's verdict, and the confidence it must reach by itself at its step of Holm's procedure."""
-    alpha = 1.0 - confidence
-    supporting, refuting = [s.p_supporting() for s in samples], [s.p_refuting() for s in samples]
-    levels_up = statistics.holm_confidence(supporting, confidence)
-    levels_down = statistics.holm_confidence(refuting, confidence)
-    supported, refuted = statistics.holm(supporting, alpha), statistics.holm(refuting, alpha)
-    # Holm stops at the first constraint that fails: the others then wait for that one's level too.
-    strictest = max((level for level, passed in zip(levels_up, supported, strict=True) if not passed), default=0.0)
-    judged = []
-    for index in range(len(samples)):
-        if refuted[index]:
-            judged.append((Verdict.REFUTED, levels_down[index]))
-        elif supported[index]:
-            judged.append((Verdict.SUPPORTED, levels_up[index]))
-        else:
-            judged.append((Verdict.UNDECIDED, strictest))
-    return judged
-
-
-def _next_seeds(
-    context: Context, config: StatisticalLimitsConfig, samples: list[EpisodeSample], judged: list[tuple[Verdict, float]]
-) -> range:
-    """Of another round, none where all is decided or no more may be played: as many as would decide it without a
-    violation, and at most a quarter more. It does not depend on the number of environments, nor does the case."""
-    if config.max_episodes is None:
-        return range(0)
-    verdicts = zip(samples, judged, strict=True)
-    needed = [sample.needed(level) for sample, (verdict, level) in verdicts if verdict is Verdict.UNDECIDED]
-    played = len(samples[0].values)
-    total = min(max(needed, default=played), played + max(FEWEST_MORE, played // 4), config.max_episodes)
-    return range(context.config.first_seed + played, context.config.first_seed + total)
 
 
 def _claim(

@@ -10,6 +10,8 @@ of the same environment, in which the policy is kept from acting at some of the 
 
 A limit that is broken in none of these episodes may be one that nothing can break: a reward of at most 2 where every
 step earns 1. That it holds says nothing of the policy.
+
+What is known of limits in these episodes is taken to hold where sensors or the world are disturbed, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,8 +72,8 @@ class _Limit:
 def label_limits(
     claims: Sequence[Claim],
     limits: Mapping[str, ConstraintConfig],
+    disturbed: Mapping[str, ConstraintConfig],
     context: Context,
-    disturbed: Mapping[str, ConstraintConfig] | None = None,
 ) -> list[Claim]:
     """The claims in their order, each labelled that is about the same event as another one, which stays, or about a
     limit that no episode breaks, whoever acts in it.
@@ -85,52 +87,70 @@ def label_limits(
         ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
-    known, disturbed = [claim for claim in claims if claim.id in limits], disturbed or {}
-    about = [claim for claim in known if claim.label is None]
-    elsewhere = [claim for claim in claims if claim.id in disturbed and claim.label is None]
-    swayed = swayed_episodes(context) if about or elsewhere else []
-    whole = [one for one in swayed if one.terminated or one.truncated]
-    labels = {claim.id: claim.label for claim in known if claim.label is not None}
-    labels |= _labels(about, limits, [*context.episodes, *whole])
-    labels |= _labels_elsewhere(elsewhere, disturbed, {limits[claim.id]: claim.id for claim in known}, labels)
-    all_limits = {**disturbed, **limits}
-    broken = {all_limits[claim.id] for claim in (*about, *elsewhere) if _was_broken(claim, context)}
-    for claim in (*about, *elsewhere):
-        limit = all_limits[claim.id]
-        others = [one for one in swayed if _speaks_of(one, limit)]
-        is_seen = limit in broken or any(violations(limit, one).any() for one in (*context.episodes, *others))
-        if others and not is_seen and claim.id not in labels:
-            labels[claim.id] = _never_broken(len(context.episodes), len(others))
+    labels = {claim.id: claim.label for claim in claims if claim.label is not None}
+    about, about_disturbed = (
+        [claim for claim in claims if claim.id in named and claim.label is None] for named in (limits, disturbed)
+    )
+    if about or about_disturbed:
+        swayed = swayed_episodes(context)
+        whole = [one for one in swayed if one.terminated or one.truncated]
+        labels |= _labels(about, limits, [*context.episodes, *whole])
+        known = {limits[claim.id]: claim.id for claim in claims if claim.id in limits}
+        labels |= _labels_under_disturbance(about_disturbed, disturbed, known, labels)
+        labels = _never_broken([*about, *about_disturbed], {**disturbed, **limits}, swayed, context) | labels
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
 
 
-def _labels_elsewhere(
+def _labels_under_disturbance(
     claims: Sequence[Claim],
     limits: Mapping[str, ConstraintConfig],
-    shared: Mapping[ConstraintConfig, str],
+    known: Mapping[ConstraintConfig, str],
     labels: Mapping[str, ClaimLabel],
 ) -> dict[str, ClaimLabel]:
-    """Labels of claims about episodes under a disturbance, by what is known of the same limits in the shared ones:
-    `shared` has the claim about each limit there, and `labels` the labels of such claims.
+    """Labels of claims about episodes under a disturbance, by those of the claims about the same limits in the shared
+    episodes, whose ids are `known` and whose `labels` are given.
 
-    Of several about one event that come out alike the first counts; where they do not, they say different things.
+    Of those of one check about one event one counts, and each that is refuted: it has a failure of its own to show.
     """
     found: dict[str, ClaimLabel] = {}
     counted: dict[tuple[str, str, Verdict], str] = {}
-    for claim in claims:
-        first = shared.get(limits[claim.id])
-        label = None if first is None else labels.get(first)
+    order = sorted(claims, key=lambda one: (not one.mandatory, limits[one.id].max_probability, claims.index(one)))
+    for claim in order:
+        undisturbed = known.get(limits[claim.id])
+        if undisturbed is None or claim.verdict is Verdict.REFUTED:
+            continue
+        label = labels.get(undisturbed)
         if label is not None and label.kind is LabelKind.CANNOT_BE_FALSE:
             found[claim.id] = label
-        if first is None or (label is not None and label.kind is not LabelKind.REPEATS):
             continue
-        event = first if label is None or label.claim is None else label.claim
-        same = counted.setdefault((claim.id.partition(".")[0], event, claim.verdict), claim.id)
-        if same != claim.id:
-            reason = f"its limit and that of {same} are one event: see {first} and {shared[limits[same]]}"
-            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=same)
+        event = undisturbed if label is None or label.claim is None else label.claim
+        other = counted.setdefault((claim.id.partition(".")[0], event, claim.verdict), claim.id)
+        if other != claim.id:
+            reason = f"its limit and that of {other} are one event: see {undisturbed} and {known[limits[other]]}"
+            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
+    return found
+
+
+def _never_broken(
+    claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], swayed: Sequence[Episode], context: Context
+) -> dict[str, ClaimLabel]:
+    """Labels of the claims about limits that nothing broke: the policy's own episodes, those that any claim about the
+    limit rests on, and the swayed ones, of which there must be some."""
+    broken = {limits[claim.id] for claim in claims if _was_broken(claim, context)}
+    found = {}
+    for claim in claims:
+        limit = limits[claim.id]
+        others = [one for one in swayed if _speaks_of(one, limit)]
+        is_seen = limit in broken or any(violations(limit, one).any() for one in (*context.episodes, *others))
+        if others and not is_seen:
+            reason = (
+                f"nothing broke its limit in the episodes that it rests on, in {len(context.episodes)} of the policy "
+                f"as it is and in {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 50 % "
+                "of them: whether anything can is not known"
+            )
+            found[claim.id] = ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
     return found
 
 
@@ -145,14 +165,6 @@ def _was_broken(claim: Claim, context: Context) -> bool:
 def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
     """Whether the quantity of a limit is known of an episode: some are known only at its end."""
     return episode.terminated or episode.truncated or limit.quantity not in EPISODE_QUANTITIES
-
-
-def _never_broken(num_own: int, num_swayed: int) -> ClaimLabel:
-    reason = (
-        f"nothing broke its limit in {num_own} episodes of the policy and in {num_swayed} more of at most {_LONGEST:,} "
-        "steps, with other actions at 20 to 50 % of them: whether anything can is not known"
-    )
-    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
 
 
 def swayed_episodes(context: Context) -> list[Episode]:

@@ -1,4 +1,4 @@
-"""What episodes showed of a declared limit, and what each way to count them says of it."""
+"""What episodes showed of declared limits, what each way to count them says, and how many more decide it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,7 +11,10 @@ from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violations
 from loomrl.statistics import intervals as statistics
 from loomrl.statistics import sequential
-from loomrl.types import Episode
+from loomrl.statistics.spending import level
+from loomrl.types import Episode, Verdict
+
+_FEWEST_MORE = 16  # episodes in a round, so that few of them do not take many
 
 
 @dataclass(frozen=True)
@@ -169,3 +172,46 @@ class Watched(EpisodeSample):
         """How many episodes in all, those to come without a violation, bring the upper bound down to the limit; one
         more than there are at least."""
         return len(self.values) + sequential.zeros_needed(self.values, self.limit, confidence)
+
+
+def judge(samples: Sequence[EpisodeSample], confidence: float) -> list[tuple[Verdict, float]]:
+    """Each limit's verdict, and the confidence it must reach by itself at its step of Holm's procedure."""
+    alpha = 1.0 - confidence
+    supporting, refuting = [s.p_supporting() for s in samples], [s.p_refuting() for s in samples]
+    levels_up = statistics.holm_confidence(supporting, confidence)
+    levels_down = statistics.holm_confidence(refuting, confidence)
+    supported, refuted = statistics.holm(supporting, alpha), statistics.holm(refuting, alpha)
+    # Holm stops at the first constraint that fails: the others then wait for that one's level too.
+    strictest = max((level for level, passed in zip(levels_up, supported, strict=True) if not passed), default=0.0)
+    judged = []
+    for index in range(len(samples)):
+        if refuted[index]:
+            judged.append((Verdict.REFUTED, levels_down[index]))
+        elif supported[index]:
+            judged.append((Verdict.SUPPORTED, levels_up[index]))
+        else:
+            judged.append((Verdict.UNDECIDED, strictest))
+    return judged
+
+
+def adjusted_p_values(samples: Sequence[EpisodeSample]) -> list[float]:
+    """Of the hypotheses that the limits are broken, each adjusted by Holm's procedure over all."""
+    return statistics.holm_adjusted([sample.p_supporting() for sample in samples])
+
+
+def num_more(samples: Sequence[EpisodeSample], most: int | None, confidence: float) -> int:
+    """How many episodes another round takes, 0 where all limits are decided or no more may be played, of `most` in all.
+
+    They are as many as would decide it without a violation, and at most a quarter of those there are, or 16. A first
+    attempt must pass: it may spend half of the error. The number does not depend on how many environments play.
+    """
+    if most is None:
+        return 0
+    judged = judge(samples, 1.0 - level(1.0 - confidence, 1))
+    needed = [
+        sample.needed(reached)
+        for sample, (verdict, reached) in zip(samples, judged, strict=True)
+        if verdict is Verdict.UNDECIDED
+    ]
+    played = len(samples[0].values)
+    return max(0, min(max(needed, default=played), played + max(_FEWEST_MORE, played // 4), most) - played)
