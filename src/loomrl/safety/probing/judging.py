@@ -62,8 +62,10 @@ def return_limit(before: Floats, share: float) -> float:
 
 
 def least_return(episodes: Sequence[Episode], share: float) -> ConstraintConfig:
-    """The limit that an episode breaks whose return is lower than the mean of these by more than a share of its size; how
-    many may is not said."""
+    """The limit that an episode breaks whose return is lower than the mean of these by more than a share of its size.
+
+    How many may is not said.
+    """
     before = np.array([episode.episode_return for episode in episodes])
     low = float(before.mean()) - return_limit(before, share)
     return ConstraintConfig(name="least_return", quantity="return", low=low, max_probability=0.5)
