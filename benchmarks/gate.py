@@ -12,7 +12,8 @@ their task, those of `unseen` with the config that trained them: no region, radi
 flaw. A claim that is refuted, or left undecided, blocks bad and good ones alike, at the gate and beside a champion; the
 champion of the good ones is the policy that `configs/cartpole.yaml` trains. Ends with exit code 1 when fewer than
 95 % of the bad ones were blocked by a failure that was there again when it was played again, or more than 5 % of the
-good ones were blocked; of some, when any was.
+good ones were blocked; of some, when any was. Policies are trained anew on each machine: a file of `unseen` that does
+no harm to the one it spoils (`benchmarks/seeded/harm.py`) is told, and not counted as bad.
 """
 
 import argparse
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.resumable import Store
 from loomrl.system.threads import one_thread
 from seeded.beside import CARTPOLE, challenge, challenge_honestly, policy_of
+from seeded.harm import ALPHA, NUM_PAIRS, measure
 from seeded.trained import KIND, path_of, unseen
 from seeded.trained import examine as examine_trained
 from seeded.workshop import GOOD_RETURN, Outcome, Workshop, is_refused, seeded
@@ -41,15 +43,26 @@ NUM_GOOD = 100
 LEAST_REFUSED, MOST_BLOCKED = 0.95, 0.05
 BEGIN, END = "<!-- table -->", "<!-- end -->"
 BESIDE = "beside"  # the champion
+HARM = "harm"  # that is measured
 RETRAINED = "retrained"  # honestly, with another seed
 NUM_RETRAINED = 2  # of each config but CartPole's, whose policies are the good ones
 POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
 CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
 CODE_BESIDE = (
+    "src/loomrl/evaluation",
+    "src/loomrl/export",
+    "src/loomrl/serving/policy",
     "src/loomrl/shadow",
     "src/loomrl/promotion/comparison/returns.py",
     "src/loomrl/statistics/paired_returns.py",
     "benchmarks/seeded/beside.py",
+    "benchmarks/seeded/trained.py",
+)
+CODE_HARM = (
+    "src/loomrl/training",
+    "src/loomrl/algorithms",
+    "benchmarks/seeded/harm.py",
+    "benchmarks/seeded/trained.py",
 )
 SOURCES = (*CODE, "configs/cartpole.yaml")
 
@@ -111,7 +124,7 @@ def examine_good(seed: int, trained: Path) -> dict[str, Any]:
             "passed": not outcome.blocking,
             "blocking": list(outcome.blocking),
             "finding": outcome.finding.replace(folder, "..."),
-            "beside": {"blocking": list(beside.blocking), "finding": beside.finding.replace(folder, "...")},
+            "beside": _beside_champion(beside, folder),
         }
 
 
@@ -121,10 +134,28 @@ def examine_retrained(policy: str, seed: int, trained: Path) -> dict[str, Any]:
         root = Path(folder) / "retrained"
         root.mkdir()
         outcome = examine_trained(policy, None, root, trained, seed)
-        (stages,) = root.iterdir()
-        beside = Outcome() if outcome.blocking else challenge_honestly(policy, stages, Path(folder), trained)
+        beside = Outcome()
+        if not outcome.blocking:
+            (stages,) = root.iterdir()
+            beside = challenge_honestly(policy, stages, Path(folder), trained)
         row = _row(RETRAINED, f"{policy}-{seed}", None, outcome, folder) | {"passed": not outcome.blocking}
-        return row | {"beside": {"blocking": list(beside.blocking), "finding": beside.finding.replace(folder, "...")}}
+        return row | {"beside": _beside_champion(beside, folder)}
+
+
+def _beside_champion(outcome: Outcome, folder: str) -> dict[str, Any]:
+    """What became of a good policy there."""
+    return {
+        "blocking": list(outcome.blocking),
+        "refuted": list(outcome.refuted),
+        "finding": outcome.finding.replace(folder, "..."),
+    }
+
+
+def examine_harm(name: str, trained: Path) -> dict[str, Any]:
+    """What a file of `unseen` does to the policy that it spoils, measured apart from the gate."""
+    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
+    with one_thread():
+        return {"kind": HARM, "name": name, **measure(case, trained)}
 
 
 def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
@@ -139,9 +170,11 @@ def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dic
             name = case.__name__.rpartition(".")[2]
             if not only or name in only:
                 found[f"{KIND}/{name}"] = (examine_unseen, name, trained)
+                found[f"{HARM}/{name}"] = (examine_harm, name, trained)
     if command != "bad":
         found |= {f"good/{seed}": (examine_good, seed, trained) for seed in range(1, count + 1)}
         found |= {f"unspoilt/{name}": (examine_unspoilt, name, trained) for name in sorted(policies())}
+    if command == "all" and not only:
         found |= {
             f"{RETRAINED}/{name}-{seed}": (examine_retrained, name, seed, trained)
             for name in sorted(policies() - {CARTPOLE})
@@ -164,6 +197,10 @@ def policies() -> set[str]:
 def sources(name: str) -> tuple[str, ...]:
     """Files and folders that a result depends on."""
     kind, _, rest = name.partition("/")
+    if kind == HARM:
+        (case,) = (one for one in unseen() if one.__name__.endswith(f".{rest}"))
+        config = str(path_of(case.POLICY).relative_to(PROJECT))
+        return (*CODE_HARM, config, f"benchmarks/seeded/{KIND}/{rest}.py")
     if kind == RETRAINED:
         return (*sources(f"unspoilt/{rest.rpartition('-')[0]}"), *CODE_BESIDE)
     if kind == BESIDE and (PROJECT / f"benchmarks/seeded/{POLICIES}/{rest}.py").exists():
@@ -182,7 +219,9 @@ def examined(todo: dict[str, tuple[Any, ...]], processes: int) -> Iterator[tuple
     started = time.monotonic()
     with get_context("spawn").Pool(processes, maxtasksperchild=8) as pool:
         for number, (name, row) in enumerate(pool.imap_unordered(_examined, todo.items()), 1):
-            if "passed" in row:
+            if row.get("kind") == HARM:
+                told = ", ".join(f"{kind} {one['p_value']:.2g}" for kind, one in row["found"].items())
+            elif "passed" in row:
                 told = "passed" if row["passed"] else f"blocked: {row['finding']}"
                 if later := row.get("beside", {}).get("blocking"):
                     told += f", refused beside the champion by {', '.join(later)}"
@@ -202,7 +241,8 @@ def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, An
     """Rows of bad and of good ones, in the order of their files and seeds."""
     rows = [values[name] for name in jobs("all", [], NUM_GOOD) if name in values]
     return {
-        "bad": [row for row in rows if "passed" not in row],
+        "bad": [row for row in rows if "refused" in row and "passed" not in row],
+        HARM: [row for row in rows if row.get("kind") == HARM],
         "good": [row for row in rows if "seed" in row],
         "unspoilt": [row for row in rows if row.get("kind") == "unspoilt"],
         RETRAINED: [row for row in rows if row.get("kind") == RETRAINED],
@@ -211,67 +251,109 @@ def of_results(values: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, An
 
 
 def reached(document: dict[str, Any]) -> bool:
-    """Whether both limits hold; what is refused beside a champion is refused before promotion, too, and only what was
-    there again when it was played again counts."""
-    bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
-    refused = sum(is_replayed(row) for row in [*bad, *document["beside"]]) / len(bad)
-    blocked = sum(not row["passed"] or bool(row["beside"]["blocking"]) for row in good) / len(good)
+    """Whether both limits hold. Bad are the files but those that did no harm to the policy they spoil; what is refused
+    beside a champion is refused before promotion, too, and only what was there again when it was played again counts.
+    """
+    harmless = harmless_ones(document)
+    bad = [row for row in document["bad"] if row["name"] not in harmless]
+    good = [row for row in document["good"] if row["is_good"]]
+    refused = sum(is_replayed(row) for row in [*bad, *document["beside"]] if row["name"] not in harmless) / len(bad)
+    blocked = sum(map(is_blocked, good)) / len(good)
     unspoilt = all(row["passed"] for row in document["unspoilt"])
     return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
 
 
+def harmless_ones(document: dict[str, Any]) -> set[str]:
+    """Names of the files of `unseen` that did no harm to the policy that they spoil."""
+    return {row["name"] for row in document[HARM] if not row["is_harmful"]}
+
+
 def is_replayed(row: dict[str, Any]) -> bool:
-    """Whether a failure for which it was refused was there again."""
-    return bool(row["refused"] and row["replayed"])
+    """Whether a failure for which it was refused was there again. Beside a champion only what is refuted counts: of a
+    pair of policies that is undecided, the worst pair of episodes shows nothing."""
+    names = row["refuted"] if row.get("kind") == BESIDE else row["blocking"]
+    return not set(names).isdisjoint(row["replayed"])
+
+
+def is_blocked(row: dict[str, Any]) -> bool:
+    """Whether a good policy was stopped, by the gate or beside a champion."""
+    return not row["passed"] or bool(row.get("beside", {}).get("blocking"))
 
 
 def rendered(page: str, document: dict[str, Any]) -> str:
-    """The page with the table of what was found."""
-    bad, good = document["bad"], [row for row in document["good"] if row["is_good"]]
-    passed, refused = sum(row["passed"] for row in good), sum(row["refused"] for row in bad)
-    replayed = sum(map(is_replayed, [*bad, *document["beside"]]))
+    """The page with the tables of what was found."""
+    bad, harm = document["bad"], {row["name"]: row for row in document[HARM]}
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
-    again = document[RETRAINED]
-    again_passed = sum(row["passed"] for row in again)
-    stopped_later = [row for row in again if row["beside"]["blocking"]]
-    again_held = again_passed - len(stopped_later)
-    again_refused = ", ".join(f"`{row['name']}` by {_codes(row['beside']['blocking'])}" for row in stopped_later)
-    unspoilt, beside = document["unspoilt"], {row["name"]: row for row in document["beside"]}
-    later = {row["name"] for row in beside.values() if row["refused"]}
-    in_all, stopped = refused + len(later), [row for row in [*bad, *document["beside"]] if row["refused"]]
-    undecided = sum(not row["refuted"] for row in stopped)
-    held = sum(row["passed"] and not row["beside"]["blocking"] for row in good)
-    sure = f"{in_all - undecided} ({(in_all - undecided) / len(bad):.1%})"
-    others_later = len(later & {row["name"] for row in others})
+    beside = {row["name"]: row for row in document["beside"]}
     lines = [
-        f"{in_all} of {len(bad)} seeded files ({in_all / len(bad):.0%}) were refused before promotion: {refused} "
-        f"({refused / len(bad):.0%}) by the gate, and {len(later)} beside the champion they were; {replayed} "
-        f"({replayed / len(bad):.1%}) by a failure that was there again when it was played again; {sure} by claims "
-        f"that were refuted, {undecided} by claims that stayed undecided. {passed} of {len(good)} good policies passed "
-        f"the gate, and {held} of them beside the champion too.",
+        *_told_of_bad(document),
+        "",
+        *_told_of_good(document),
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",
         *(f"| {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |" for row in known),
         "",
-        f"Of the files of authors who saw neither checks nor configs, {sum(row['refused'] for row in others)} of "
-        f"{len(others)} ({sum(row['refused'] for row in others) / len(others):.0%}) were refused by the gate, and "
-        f"{others_later} more beside a champion; of the {len(unspoilt)} "
-        f"policies that they spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained.",
+        f"The last column of the next table says what each file of the other authors does to the policy it spoils, in "
+        f"{NUM_PAIRS} pairs of each kind of episodes: the greatest fall of the mean return that is sure at 5 %.",
         "",
-        f"Of {len(again)} policies that the configs of the others train with another seed, {again_passed} pass the "
-        f"gate, and {again_held} of them beside the champion too"
-        f"{'; refused there: ' + again_refused if again_refused else ''}.",
-        "",
-        "| policy | what is wrong | refused by the gate | played again | beside the champion it was |",
-        "|---|---|---|---|---|",
+        "| policy | what is wrong | refused by the gate | played again | beside the champion it was | harm |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| `{row['policy']}` | {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} |"
+            f"| `{row['policy']}` | {row['wrong']} | {_refused_by(row)} | {_replayed(row)} | {_beside(row, beside)} | "
+            f"{_harm(harm[row['name']])} |"
             for row in others
         ),
     ]
     head, _, rest = page.partition(BEGIN)
     return "\n".join([head + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
+
+
+def _told_of_bad(document: dict[str, Any]) -> list[str]:
+    bad, stopped = document["bad"], [row for row in [*document["bad"], *document["beside"]] if is_replayed(row)]
+    harmless = harmless_ones(document)
+    harmful = [row for row in bad if row["name"] not in harmless]
+    refused = sum(row["name"] not in harmless for row in stopped)
+    by_gate = sum(row["kind"] != BESIDE for row in stopped)
+    undecided = sum(not row["refuted"] for row in stopped)
+    names = ", ".join(f"`{name}`" for name in sorted(harmless)) or "none"
+    return [
+        f"{len(stopped)} of {len(bad)} seeded files ({len(stopped) / len(bad):.1%}) were refused before promotion by a "
+        f"failure that was there again when it was played again: {by_gate} by the gate, of them {undecided} by claims "
+        f"that stayed undecided, and {len(stopped) - by_gate} beside the champion they were. Of the {len(harmful)} "
+        f"that did harm, {refused} ({refused / len(harmful):.1%}) were. No harm to the policy of this machine was "
+        f"measured of: {names}.",
+    ]
+
+
+def _told_of_good(document: dict[str, Any]) -> list[str]:
+    good, unspoilt, again = (
+        [row for row in document["good"] if row["is_good"]],
+        document["unspoilt"],
+        document[RETRAINED],
+    )
+    refused_later = [row for row in again if row["passed"] and is_blocked(row)]
+    told = "; refused there: " + ", ".join(
+        f"`{row['name']}` by {_codes(row['beside']['blocking'])}" + ("" if row["beside"]["refuted"] else " (undecided)")
+        for row in refused_later
+    )
+    return [
+        f"{sum(row['passed'] for row in good)} of {len(good)} good policies of CartPole passed the gate, and "
+        f"{len(good) - sum(map(is_blocked, good))} of them beside the champion too. Of the {len(unspoilt)} policies "
+        f"that the other authors spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained. Of "
+        f"{len(again)} that the configs but CartPole's train with other seeds, {sum(row['passed'] for row in again)} "
+        f"pass the gate, and {len(again) - sum(map(is_blocked, again))} of them beside the champion too"
+        f"{told if refused_later else ''}.",
+    ]
+
+
+def _harm(row: dict[str, Any]) -> str:
+    """The kind of episodes in which it does most, by the share of the mean return."""
+    sure = {kind: one for kind, one in row["found"].items() if one["p_value"] <= ALPHA}
+    if not sure:
+        return "none found"
+    kind, one = max(sure.items(), key=lambda item: item[1]["as_it_is"] - item[1]["spoilt"])
+    return f"{kind}: {one['as_it_is']:.4g} → {one['spoilt']:.4g}"
 
 
 def _refused_by(row: dict[str, Any]) -> str:
@@ -321,8 +403,8 @@ def _run(options: argparse.Namespace, trained: Path) -> int:
         return 0
     kept, wanted = Store(RESULTS, PROJECT), jobs(options.command, options.only, options.count, trained)
     if options.command in ("bad", "good") and (options.only or options.count != NUM_GOOD):
-        rows = [row for _, row in examined(wanted, options.processes)]
-        return 0 if all(row.get("refused", row.get("passed")) for row in rows) else 1
+        rows = [row for _, row in examined(wanted, options.processes) if row.get("kind") != HARM]
+        return 0 if all(row["refused"] if "passed" not in row else not is_blocked(row) for row in rows) else 1
     if options.command != "render":
         todo = {name: job for name, job in wanted.items() if not kept.is_current(name, sources(name))}
         for name, row in examined(todo, options.processes):

@@ -2,13 +2,13 @@
 
 What comes after the gate and before promotion: both are exported; what follows where they differ is examined as the
 shadow stage does it, and the returns of their evaluations are compared as promotion does. As in a promotion, what is
-undecided refuses too. The good policies stand beside a champion as well: so it is known how often an honest challenger
-is refused.
+undecided refuses too. Good policies stand beside a champion as well: so it is known how often an honest challenger is
+refused. What a server would show is not judged: latency, errors, and how many decisions were watched.
 """
 
 import os
+import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -32,7 +32,7 @@ CARTPOLE = "cartpole"  # the config beside whose good policy the files of `polic
 
 
 def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
-    """What it is refused for beside the champion; `root` is an empty folder, `kept` holds trained policies."""
+    """What it is refused for beside the champion; `root` is a folder for what is made, `kept` has trained policies."""
     config = load_config(trained.path_of(policy_of(case)))
     if hasattr(case, "POLICY"):
         examined, champion = trained.examine, _champion(config, root, kept)
@@ -46,8 +46,8 @@ def challenge(case: ModuleType, root: Path, kept: Path) -> Outcome:
 def challenge_honestly(policy: str, folder: Path, root: Path, kept: Path) -> Outcome:
     """What a policy is refused for beside the one that its config trains, where nobody spoilt either.
 
-    `folder` holds the stages of the challenger, as far as the gate; `root` is an empty folder, and `kept` keeps the
-    champion for those that come after it.
+    `folder` holds the stages of the challenger, as far as the gate; `root` is a folder for what is made, and `kept`
+    keeps the champion for those that come after it.
     """
     config = load_config(trained.path_of(policy))
     champion = _champion(config, root, kept)
@@ -57,12 +57,11 @@ def challenge_honestly(policy: str, folder: Path, root: Path, kept: Path) -> Out
 
 def _champion(config: PolicyConfig, root: Path, kept: Path) -> Path:
     """What a config trains, taken as far as the export, once."""
-    champion = kept / f"champion-{config.name}"
-    if not champion.exists():
-        made = _version(config, partial(trained.examine, config.name, None), root / "champion", kept)
-        with suppress(OSError):  # another process was sooner, with the same bytes
-            os.rename(made, champion)
-    return champion
+
+    def make(folder: Path) -> None:
+        shutil.move(_version(config, partial(trained.examine, config.name, None), root / "champion", kept), folder)
+
+    return trained.kept_once(kept / f"champion-{config.name}", make)
 
 
 def _compared(config: PolicyConfig, challenger: Path, champion: Path) -> Outcome:

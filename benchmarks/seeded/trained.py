@@ -9,7 +9,8 @@ import importlib
 import os
 import pkgutil
 import shutil
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -63,6 +64,33 @@ def examine(policy: str, spoiled_by: ModuleType | None, root: Path, trained: Pat
     return _AsConfigured(root, config, trained).examine(SimpleNamespace(__name__=name, **described))  # type: ignore[arg-type]
 
 
+def trained_once(config: PolicyConfig, kept: Path) -> Path:
+    """The folder, below `kept`, with the environment and the training of what a config trains."""
+    return kept_once(kept / config.name, lambda folder: _train(config, folder))
+
+
+def kept_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder, made if it is not there; processes that make it at once get that of the first."""
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            make(Path(temporary) / "new")
+            try:
+                os.rename(Path(temporary) / "new", folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+    return folder
+
+
+def _train(config: PolicyConfig, folder: Path) -> None:
+    folder.mkdir()
+    environment, training = folder / "environment", folder / "training"
+    take_snapshot(config.environment, PROJECT, environment)
+    write_sums(environment)
+    train_policy(config.training, environment, training, home=folder / "home")
+    write_sums(training)
+
+
 class _AsConfigured(Workshop):
     """Trains and evaluates as a config says, in place of CartPole's good policy."""
 
@@ -71,22 +99,10 @@ class _AsConfigured(Workshop):
         self.config, self.trained = config, trained
 
     def _copy_of_good(self, folder: Path) -> Folders:
-        kept = self.trained / self.config.name
-        if not kept.exists():
-            self._train(folder / "new")
-            with suppress(OSError):  # another process was sooner, with the same bytes
-                os.rename(folder / "new", kept)
+        kept = trained_once(self.config, self.trained)
         for stage in ("environment", "training"):
             shutil.copytree(kept / stage, folder / stage)
         return Folders(folder / "environment", folder / "training", folder / "evaluation")
-
-    def _train(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        environment, training = folder / "environment", folder / "training"
-        take_snapshot(self.config.environment, PROJECT, environment)
-        write_sums(environment)
-        train_policy(self.config.training, environment, training, home=folder / "home")
-        write_sums(training)
 
     def _evaluated(self, folders: Folders) -> None:
         evaluation = self.config.evaluation.model_copy(update={"render": False})
