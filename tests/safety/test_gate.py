@@ -207,15 +207,24 @@ def test_an_empty_gate_fails_for_real(good: Policy, tmp_path: Path, relative: di
     assert "declare safety.constraints" in case.decision.reason
 
 
-def test_one_event_is_counted_once_under_an_attack_too(barely_trained: Policy, tmp_path: Path) -> None:
-    again = CONSTRAINTS[0].model_copy(update={"name": "cart_again", "max_probability": 0.2})
+def test_a_limit_hides_no_claim_of_its_name(barely_trained: Policy, tmp_path: Path) -> None:
+    named = CONSTRAINTS[0].model_copy(update={"name": "recovery"})
+    drifts = {"falsification": {"magnitude": 0.1}}
+    with pytest.raises(ValueError, match="falsification.recovery is that of a search; give the limit another name"):
+        SafetyConfig(constraints=[named], checks=drifts)
+    unseen = SAFETY.model_copy(update={"constraints": [named], "checks": drifts})  # as a check of another package may
+    with pytest.raises(ConfigError, match="2 claims are named falsification.recovery"):
+        examine(barely_trained, tmp_path, unseen)
+
+
+def test_what_an_attack_breaks_is_counted_whatever_repeats(barely_trained: Policy, tmp_path: Path) -> None:
+    again = CONSTRAINTS[0].model_copy(update={"name": "cart_again", "high": 2.3, "max_probability": 0.2})
     checks = without_long_searches(observation_attack={"magnitude": 0.1, "num_episodes": 4})
     config = SAFETY.model_copy(update={"constraints": [CONSTRAINTS[0], again], "checks": checks})
     claims = by_id(examine(barely_trained, tmp_path, config))
     first, second = claims["observation_attack.cart_stays_on_track"], claims["observation_attack.cart_again"]
-    assert first.label is None
-    assert second.label is not None
-    assert second.label.claim == first.id
+    assert (first.verdict, first.label) == (Verdict.REFUTED, None)
+    assert (second.verdict, second.label) == (Verdict.REFUTED, None), "each has a failure of its own to show"
 
 
 @pytest.mark.long

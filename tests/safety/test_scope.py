@@ -26,7 +26,13 @@ POLE = ConstraintConfig(name="pole", quantity="observation[2]", low=-0.2095, hig
 
 
 def made(name: str, **values: Any) -> Claim:
-    said = {"stage": STATISTICAL, "statement": "it is so", "mandatory": True, "method": "a search", "num_samples": 7}
+    said = {
+        "stage": STATISTICAL,
+        "statement": f"{name} is so",
+        "mandatory": True,
+        "method": "a search",
+        "num_samples": 7,
+    }
     return Claim(**{"id": name, "verdict": Verdict.SUPPORTED, "finding": "seen", **said, **values})
 
 
@@ -159,6 +165,54 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
         assert "in 9 of the policy as it is and in 1 more" in label.reason
 
 
+def test_limits_of_one_event_that_come_out_differently_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    limits = {"a": high("a"), "b": high("b", 1)}
+    claims = [made("a"), made("b", verdict=Verdict.REFUTED)]
+    found = repeats.label_limits(claims, limits, {}, context)
+    assert [one.label for one in found] == [None, None]
+    assert str(tally(found)) == "1 of 2 claims hold"
+
+
+def test_a_weak_limit_on_the_return_is_not_the_event_that_ends_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the shorter half of the episodes that the environment ends break it."""
+    lasting = ConstraintConfig(name="lasting", quantity="return", low=3.0, max_probability=0.001)
+    found = labelled(monkeypatch, [lasting, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3])
+    assert found == {"lasting": None, "a": None, "b": "a"}
+
+
+def test_a_limit_that_another_one_implies_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No episode is needed to know it; one that is refuted implies nothing."""
+    loose, tight, rarer = high("loose", limit=2.0, share=0.05), high("tight"), high("rarer", limit=2.0, share=0.001)
+    assert labelled(monkeypatch, [loose, tight, rarer], [CALM]) == {"loose": "rarer", "tight": None, "rarer": None}
+    assert labelled(monkeypatch, [high("a"), high("b")], [CALM]) == {"a": None, "b": "a"}
+    step = high("step").model_copy(update={"per": "step"})
+    assert set(labelled(monkeypatch, [high("a"), step], [CALM]).values()) == {None}
+
+
+def test_what_says_the_same_word_for_word_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    claims = [made("certified.a", statement="x", mandatory=False), made("certified.b", statement="x")]
+    claims += [made("certified.c", statement="x", verdict=Verdict.REFUTED), made("other.a", statement="x")]
+    found = repeats.label_limits(claims, {}, {}, SimpleNamespace(episodes=[]))  # type: ignore[arg-type]
+    assert [one.label and one.label.claim for one in found] == ["certified.b", None, None, None]
+
+
+@pytest.mark.parametrize("num_kept", [0, 4])
+def test_sums_are_one_event_only_where_other_actions_tell(monkeypatch: pytest.MonkeyPatch, num_kept: int) -> None:
+    """That the policy keeps what everybody else breaks says nothing of two limits."""
+    poor, rich = episode([0.0, 1.5], True, reward=0.5), episode([0.0] * 9, False)
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [poor] * 4 + [rich] * num_kept)
+    context: Any = SimpleNamespace(episodes=[rich] * 9)
+    limits = {
+        "return": ConstraintConfig(name="return", quantity="return", low=5.0, max_probability=0.01),
+        "length": ConstraintConfig(name="length", quantity="length", low=5.0, max_probability=0.05),
+    }
+    found = repeats.label_limits([made(name) for name in limits], limits, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, "return" if num_kept else None]
+
+
 def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two such claims that come out alike one counts, and two limits of different events do."""
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
@@ -184,7 +238,7 @@ def test_what_cannot_be_false_cannot_be_under_a_disturbance(monkeypatch: pytest.
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
     context: Any = SimpleNamespace(episodes=[CALM] * 9)
     limit, sure = high("a"), label(LabelKind.CANNOT_BE_FALSE)
-    disturbed = {"drift.a": limit, "attack.a": limit, "drift.alone": high("alone")}
+    disturbed = {"drift.a": limit, "attack.a": limit, "drift.alone": high("alone", limit=0.9, share=0.5)}
     claims = [made("limits.a", label=sure), *(made(name) for name in disturbed)]
     claims[2] = claims[2].model_copy(update={"verdict": Verdict.REFUTED})
     found = repeats.label_limits(claims, {"limits.a": limit}, disturbed, context)
@@ -222,7 +276,8 @@ def test_cartpole_counts_one_event_once_and_no_vacuous_claim(good: Policy, tmp_p
     kinds = {name: None if one.label is None else one.label.kind for name, one in claims.items()}
     about = ["minimum_return", "statistical_limits.cart", "statistical_limits.pole"]
     assert [kinds[name] for name in about] == [LabelKind.REPEATS, None, LabelKind.REPEATS]
-    vacuous_ones = {"action_bounds", "statistical_limits.pushes", "statistical_limits.anywhere"}
+    assert kinds["statistical_limits.anywhere"] is LabelKind.REPEATS, "whoever keeps the cart's limit keeps it"
+    vacuous_ones = {"action_bounds", "statistical_limits.pushes"}
     assert {one for one in kinds if kinds[one] is LabelKind.CANNOT_BE_FALSE} == vacuous_ones
     assert {one for one in kinds if kinds[one] is LabelKind.NEVER_BROKEN} == {"statistical_limits.earning"}
     assert {one for one in kinds if kinds[one] is LabelKind.RECORD} == {one for one in claims if "provenance" in one}

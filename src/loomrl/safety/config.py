@@ -12,6 +12,9 @@ from loomrl.system.schema import Section, demand_distinct
 EPISODE_QUANTITIES = ("return", "episode_cost", "length")  # known when an episode has ended
 
 
+SEARCHES = ("recovery", "lone_choices")  # of the check falsification, whose claims bear these names
+
+
 class ConstraintConfig(Section):
     """A limit on one quantity, per step or per episode.
 
@@ -77,6 +80,11 @@ class SafetyConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "SafetyConfig":
         demand_distinct(self.constraints, "constraints")
+        drifts = self.checks.get("falsification", {}).get("magnitude") is not None
+        if taken := [one.name for one in self.constraints if drifts and one.name in SEARCHES]:
+            raise ValueError(
+                f"constraints: the claim falsification.{taken[0]} is that of a search; give the limit another name"
+            )
         if self.safety_critical and self.waivers:
             raise ValueError("`safety_critical: true` allows no waivers")
         if self._max_episodes is not None and self._max_episodes <= self.num_episodes:

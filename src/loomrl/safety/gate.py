@@ -5,6 +5,7 @@ recorded here and compared with the calendar where it matters, by `loomrl.safety
 """
 
 import importlib.metadata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from loomrl.system.threads import one_thread
 from loomrl.types import (
     Claim,
     Episode,
+    LabelKind,
     Policy,
     SafetyCase,
     Verdict,
@@ -79,12 +81,13 @@ def build_case(
         for check, settings in applicable
         for claim in check.examine(context.of(check, settings), settings)
     ]
+    _demand_distinct_ids(claims)
     limits: dict[str, ConstraintConfig] = {}
     disturbed: dict[str, ConstraintConfig] = {}
     for check, settings in applicable:
         limits |= _limits(getattr(check, "episode_limits", None), context, settings)
         disturbed |= _limits(getattr(check, "disturbed_limits", None), context, settings)
-    claims = label_limits(claims, limits, disturbed, context)
+    claims = [_without_alternative(one) for one in label_limits(claims, limits, disturbed, context)]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -216,6 +219,22 @@ def _limits(
 ) -> dict[str, ConstraintConfig]:
     """The limits that a check's claims are about, by the claims' ids; none where it does not say so."""
     return {} if named is None else named(context, settings)
+
+
+def _demand_distinct_ids(claims: Sequence[Claim]) -> None:
+    for name, count in Counter(claim.id for claim in claims).items():
+        if count > 1:
+            raise ConfigError(
+                f"safety: {count} claims are named {name}, so that one would hide the other; give the limit, property "
+                "or sensor that it is about another name"
+            )
+
+
+def _without_alternative(claim: Claim) -> Claim:
+    """The claim; one that cannot be false says that nothing would have made it false."""
+    if claim.label is None or claim.label.kind is not LabelKind.CANNOT_BE_FALSE:
+        return claim
+    return claim.model_copy(update={"false_if": f"nothing: {claim.label.reason}"})
 
 
 def _scoped(check: Check, settings: CheckConfig, claim: Claim) -> Claim:

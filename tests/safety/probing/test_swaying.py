@@ -80,7 +80,7 @@ def test_a_limit_that_some_action_breaks_is_broken(name: str, steps: int, tmp_pa
         rng=lambda name: np.random.default_rng([1, len(name)]),
     )
     episodes = swayed_episodes(context)
-    assert len(episodes) == 96
+    assert len(episodes) == 128
     assert {episode.length for episode in episodes} == {min(steps, 1_000)}
     assert any(violations(ALARM, episode).any() for episode in episodes)
     assert not all(violations(ALARM, episode).any() for episode in episodes)

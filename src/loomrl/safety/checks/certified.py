@@ -21,8 +21,8 @@ from loomrl.safety.certified.properties import PropertyOutcome
 from loomrl.safety.certified.regions import Region, box_of, described, preferred, refusal
 from loomrl.safety.certified.vnnlib import Case
 from loomrl.safety.check import CERTIFIED, Context, Scope
-from loomrl.safety.probing.probes import ask
-from loomrl.types import Claim
+from loomrl.safety.probing.probes import ask, keeps_bounds
+from loomrl.types import Claim, ClaimLabel, LabelKind
 
 NAME = "certified"
 STAGE = CERTIFIED
@@ -70,7 +70,9 @@ def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
     if not config.properties:
         return []
     check_spaces(config, context.observation_space, context.action_space)
-    return properties.bounded_properties(context, config, _statement, partial(_decide, context, config.max_boxes))
+    claims = properties.bounded_properties(context, config, _statement, partial(_decide, context, config.max_boxes))
+    labels = [_label(context, prop) for prop in config.properties]
+    return [claim.model_copy(update={"label": label}) for claim, label in zip(claims, labels, strict=True)]
 
 
 def scope(config: CertifiedConfig, claim: Claim) -> Scope:
@@ -84,6 +86,18 @@ def scope(config: CertifiedConfig, claim: Claim) -> Scope:
 
 def _statement(prop: CertifiedPropertyConfig) -> str:
     return f"for every observation with {described(prop.region)}, {_promised(prop)}"
+
+
+def _label(context: Context, prop: CertifiedPropertyConfig) -> ClaimLabel | None:
+    """Of limits beyond the bounds that the policy itself keeps its actions within."""
+    space = context.action_space
+    if not isinstance(space, spaces.Box) or not keeps_bounds(context.policy):
+        return None
+    least, greatest = space.low.flat[prop.action], space.high.flat[prop.action]
+    if (prop.low is not None and prop.low >= least) or (prop.high is not None and prop.high <= greatest):
+        return None
+    reason = f"the policy itself keeps action[{prop.action}] within {least:g} and {greatest:g}"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def _decide(

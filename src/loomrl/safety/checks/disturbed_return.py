@@ -9,7 +9,14 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
-from loomrl.safety.probing.probes import Disturbance, act_seeing, noise_scale, shield_assumptions, to_texts
+from loomrl.safety.probing.probes import (
+    Disturbance,
+    act_seeing,
+    noise_scale,
+    not_disturbed,
+    shield_assumptions,
+    to_texts,
+)
 from loomrl.types import Claim, Episode, Verdict
 
 NAME = "disturbed_return"
@@ -75,6 +82,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
                 *shield_assumptions(context),
             ],
             num_samples=len(plain),
+            label=not_disturbed(context.observation_space, context.visited, scale),
             finding=(
                 f"the mean return falls by {(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is "
                 f"{limit:.4g}"

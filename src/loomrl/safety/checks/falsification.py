@@ -14,7 +14,7 @@ from pydantic import Field
 
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import FALSIFICATION, Context, Scope
-from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.config import SEARCHES, ConstraintConfig
 from loomrl.safety.probing.playing import Field as PlayingField
 from loomrl.safety.probing.playing import Lead
 from loomrl.safety.probing.probes import ask, is_recurrent, shield_assumptions, to_texts
@@ -26,7 +26,7 @@ from loomrl.types import Bound, Claim, Episode, Verdict
 NAME = "falsification"
 STAGE = FALSIFICATION
 LOCAL = False
-RECOVERY, LONE_CHOICES = f"{NAME}.recovery", f"{NAME}.lone_choices"
+RECOVERY, LONE_CHOICES = (f"{NAME}.{search}" for search in SEARCHES)
 _MOST = 1e300  # stands for what is not finite
 _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
@@ -93,8 +93,10 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     )
 
 
-def disturbed_limits(context: Context, config: FalsificationConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
-    """The constraints that the claims about drifts are about, by claim id."""
+def disturbed_limits(context: Context, config: FalsificationConfig) -> dict[str, ConstraintConfig]:
+    """The constraints that the claims about drifts are about, by claim id; empty where no drift is searched."""
+    if config.magnitude is None:
+        return {}
     return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
 
 

@@ -17,7 +17,7 @@ from loomrl.safety.certified.properties import PropertiesConfig, PropertyConfig
 from loomrl.safety.certified.regions import refusal
 from loomrl.safety.check import MODEL_CHECKING, Context, Scope
 from loomrl.safety.probing.probes import ask, is_recurrent
-from loomrl.types import Bound, Claim, Policy, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Policy, Verdict
 
 NAME = "model_checking"
 STAGE = MODEL_CHECKING
@@ -153,7 +153,16 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
         ],
         bound=bound,
         finding=finding,
+        label=_label(prop, answer),
     )
+
+
+def _label(prop: ModelPropertyConfig, answer: Any) -> ClaimLabel | None:
+    """Of a limit on a probability that every probability keeps."""
+    if not _parsed(prop).op.startswith("probability") or (answer.relation, answer.limit) not in (("<=", 1), (">=", 0)):
+        return None
+    reason = f"every probability is {answer.relation} {answer.limit:g}"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def _finding(answer: Any, chain: Any) -> str:

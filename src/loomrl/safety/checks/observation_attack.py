@@ -21,6 +21,7 @@ from loomrl.safety.probing.probes import (
     ask_outputs,
     keyed_rng,
     noise_scale,
+    not_disturbed,
     shield_assumptions,
     shifted,
     to_texts,
@@ -128,6 +129,9 @@ def _claim(
         else Bound(kind="smallest attack found", measured=size, limit=config.magnitude, unit="deviations"),
         num_samples=len(episodes),
         finding=finding,
+        label=None
+        if found is not None
+        else not_disturbed(context.observation_space, context.visited, config.magnitude * attack.scale),
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probing.judging import judge_mean
-from loomrl.safety.probing.probes import ask, disturbed, noise_scale, sample_visited, to_texts
+from loomrl.safety.probing.probes import ask, disturbed, noise_scale, not_disturbed, sample_visited, to_texts
 from loomrl.types import Claim
 
 NAME = "robustness"
@@ -65,6 +65,7 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
             num_samples=len(obs),
+            label=not_disturbed(context.observation_space, context.visited, scale),
             finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {judged.bound.measured:.3g}",
         )
     ]

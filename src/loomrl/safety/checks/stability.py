@@ -16,7 +16,7 @@ from loomrl.safety.certified.regions import preferred
 from loomrl.safety.certified.vnnlib import Case
 from loomrl.safety.check import CERTIFIED, CheckConfig, Context, Scope
 from loomrl.safety.checks.robustness import action_change
-from loomrl.safety.probing.probes import ask, noise_scale, sample_visited
+from loomrl.safety.probing.probes import ask, noise_scale, not_disturbed, sample_visited
 from loomrl.types import Bound, Claim, Json, Verdict
 
 NAME = "stability"
@@ -136,6 +136,7 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
             bound=Bound(kind="share certified", measured=share, limit=config.min_share, unit="share of observations"),
             num_samples=len(obs),
             finding=finding,
+            label=not_disturbed(context.observation_space, context.visited, config.radius * noise_scale(obs, 1.0)),
         )
     ]
 

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from pydantic import Field
 
-from loomrl.environment.quantities import kind_of, place_of
+from loomrl.environment.quantities import kind_of
 from loomrl.safety.case.counterexample import replay_limit, worst_failure
 from loomrl.safety.check import STATISTICAL, CheckConfig, Context, Judgement, Scope, limit_of
 from loomrl.safety.config import ConstraintConfig
@@ -128,21 +128,16 @@ def _claim(
 
 
 def _label(context: Context, constraint: ConstraintConfig) -> ClaimLabel | None:
-    """Of a limit that lies outside of all there can be."""
+    """Of a limit that lies outside of all there can be. What a space of observations declares bounds nothing."""
     low, high = ends(constraint)
     space, longest = context.action_space, context.snapshot.spec.max_episode_steps
     kind, reason = kind_of(constraint.quantity), ""
     if kind == "action" and isinstance(space, spaces.Discrete):
         inside = low <= space.start and space.start + space.n - 1 <= high
         reason = f"all {space.n} actions lie within the limit" if inside else ""
-    if kind == "observation" and isinstance(bounds := context.observation_space, spaces.Box):
-        place = place_of(constraint.quantity)
-        least, greatest = bounds.low.flat[place], bounds.high.flat[place]
-        known = bounds.dtype.type if bounds.dtype.kind == "f" else float  # 4.8 is no float32
-        inside = known(low) <= least and greatest <= known(high)
-        reason = f"the observation space itself ends at {least:g} and {greatest:g}" if inside else ""
-    if constraint.quantity == "length" and longest is not None and low <= 1 and longest <= high:
-        reason = f"the environment itself ends every episode after {longest} steps"
+    if constraint.quantity == "length" and low <= 1 and (high == np.inf or (longest or np.inf) <= high):
+        ended = "" if longest is None else f", and the environment itself ends each after {longest} at the latest"
+        reason = f"every episode has a step{ended}"
     return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason) if reason else None
 
 

@@ -12,8 +12,9 @@ from pydantic import Field
 from loomrl.environment.text import TextBox, ends_once
 from loomrl.environment.wrappers.flat import rounded
 from loomrl.safety.check import CheckConfig, Context
-from loomrl.types import Act, ActFunction, FloatArray, Policy
+from loomrl.types import Act, ActFunction, ClaimLabel, FloatArray, LabelKind, Policy
 
+_TRIED = 256  # observations on which a disturbance is tried
 _CHUNK = 4_096  # observations a policy is asked about at once
 _FAR = 1e6  # stands for an infinite bound among the extreme observations
 
@@ -173,6 +174,20 @@ def disturbed(
 def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) -> NDArray[Any]:
     """Observations (B, *obs), each off by its offset (B, *obs); within the space."""
     return _into(space, obs + offsets)
+
+
+def keeps_bounds(policy: Policy) -> bool:
+    """Whether a policy itself clips or squashes continuous actions to their bounds, whatever its weights are."""
+    return getattr(policy, "action_kind", None) in ("continuous", "squashed")
+
+
+def not_disturbed(space: spaces.Box, visited: NDArray[Any], scale: NDArray[np.float64]) -> ClaimLabel | None:
+    """The label of a claim about a disturbance of this scale (*obs) that changes no recorded observation (N, *obs)."""
+    tried = visited[:: max(1, len(visited) // _TRIED)]
+    if any(not np.array_equal(shifted(space, tried, sign * 4.0 * scale), tried) for sign in (-1.0, 1.0)):
+        return None
+    reason = "a disturbance of this size changes none of the observations that were recorded"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def shield_assumptions(context: Context) -> list[str]:

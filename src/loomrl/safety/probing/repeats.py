@@ -2,9 +2,17 @@
 an event that nothing brings about, so that they are not counted.
 
 A good policy's own episodes show no event, and all limits look alike in them. So they are judged together with others
-of the same environment, in which the policy is kept from acting at some of the steps. Two claims are about one event
+of the same environment, in which the policy is kept from acting at some of the steps, or at all. Of two claims one
+repeats the other
 
-- when their limits are broken at the very same steps, or
+- when both state the same, word for word,
+- when whoever keeps the limit of the one keeps that of the other, which is no tighter, or
+- when they are about one event and come out alike.
+
+Two limits are one event
+
+- when they are broken at the very same steps (limits on what is known at the end of an episode only where swayed
+  episodes tell: some break them and some do not), or
 - when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
   no episode early. So does a return below a threshold, where every step earns the same.
 
@@ -26,13 +34,13 @@ from numpy.typing import NDArray
 from loomrl.environment.text import TextBox
 from loomrl.safety.check import Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import violations
+from loomrl.safety.constraints import ends, violations
 from loomrl.safety.probing.playing import Field, Lead
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind, Verdict
 
 _SWAYED, _ACTIONS = 8, 4  # seeds, and at most so many episodes on each of them, at each share
 _PUSHED = (spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
-_SHARES = (0.2, 0.3, 0.5)  # of the steps at which the policy does not act
+_SHARES = (0.2, 0.3, 0.5, 1.0)  # of the steps at which the policy does not act
 _LONGEST = 1_000  # steps; longer episodes are left out
 _FEWEST = 3  # episodes in which a limit is broken, before anything is said about its event
 _EXPLAINED = 0.95  # of the episodes that the environment ended; limits may be rounded
@@ -40,11 +48,12 @@ _EXPLAINED = 0.95  # of the episodes that the environment ended; limits may be r
 
 @dataclass(frozen=True)
 class _Limit:
-    """A claim's limit, and what became of it in each episode."""
+    """A claim's limit, and what became of it in each episode, the swayed ones last."""
 
     claim: Claim
     constraint: ConstraintConfig
     marks: list[NDArray[np.bool_]]  # for each episode, (L,)
+    num_own: int  # episodes that are not swayed
 
     @property
     def broken(self) -> NDArray[np.bool_]:
@@ -58,10 +67,31 @@ class _Limit:
 
     def is_same_as(self, other: "_Limit") -> bool:
         """Whether both are broken at the same steps."""
-        return self.is_seen and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))
+        is_told = self.is_seen if not (self.is_of_episode or other.is_of_episode) else self._is_mixed
+        return is_told and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))
+
+    @property
+    def is_of_episode(self) -> bool:
+        """Whether the quantity is known at the end of an episode."""
+        return self.constraint.quantity in EPISODE_QUANTITIES
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether some of the swayed episodes break it and some do not: that the policy keeps what all those break says
+        nothing of two limits."""
+        swayed = self.broken[self.num_own :]
+        return bool(_FEWEST <= int(swayed.sum()) <= len(swayed) - _FEWEST)
 
     def ends(self, episodes: Sequence[Episode]) -> bool:
-        """Whether the environment ends the episode at the first step that breaks it."""
+        """Whether the environment ends the episode at the first step that breaks it; a sum over the episode only where
+        every step earns the same, and where nearly all that the environment ended broke it."""
+        if self.constraint.quantity == "episode_cost":
+            return False
+        if self.constraint.quantity == "return" and len(np.unique(np.concatenate([e.reward for e in episodes]))) > 1:
+            return False
+        ended = np.array([episode.terminated for episode in episodes])
+        if self.is_of_episode and self.broken[ended].mean() < _EXPLAINED:
+            return False
         return self.is_seen and all(
             episode.terminated and int(np.argmax(marks)) == episode.length - 1
             for episode, marks in zip(episodes, self.marks, strict=True)
@@ -88,19 +118,71 @@ def label_limits(
         EnvironmentFault: when the environment breaks its API.
     """
     labels = {claim.id: claim.label for claim in claims if claim.label is not None}
+    labels |= _said_twice([claim for claim in claims if claim.label is None])
     about, about_disturbed = (
-        [claim for claim in claims if claim.id in named and claim.label is None] for named in (limits, disturbed)
+        [claim for claim in claims if claim.id in named and claim.id not in labels] for named in (limits, disturbed)
+    )
+    labels |= _implied(about, limits)
+    for check in {_check_of(claim) for claim in about_disturbed}:
+        labels |= _implied([claim for claim in about_disturbed if _check_of(claim) == check], disturbed)
+    about, about_disturbed = (
+        [claim for claim in group if claim.id not in labels] for group in (about, about_disturbed)
     )
     if about or about_disturbed:
         swayed = swayed_episodes(context)
         whole = [one for one in swayed if one.terminated or one.truncated]
-        labels |= _labels(about, limits, [*context.episodes, *whole])
+        labels |= _labels(about, limits, context.episodes, whole)
         known = {limits[claim.id]: claim.id for claim in claims if claim.id in limits}
         labels |= _labels_under_disturbance(about_disturbed, disturbed, known, labels)
         labels = _never_broken([*about, *about_disturbed], {**disturbed, **limits}, swayed, context) | labels
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
+
+
+def _check_of(claim: Claim) -> str:
+    return claim.id.partition(".")[0]
+
+
+def _said_twice(claims: Sequence[Claim]) -> dict[str, ClaimLabel]:
+    """Labels of those that state what a claim of the same check states, and come out as it does."""
+    found: dict[str, ClaimLabel] = {}
+    first: dict[tuple[str, str, Verdict], str] = {}
+    for claim in sorted(claims, key=lambda one: not one.mandatory):
+        other = first.setdefault((_check_of(claim), claim.statement, claim.verdict), claim.id)
+        if other != claim.id:
+            reason = f"it states what {other} states, word for word"
+            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
+    return found
+
+
+def _implied(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]) -> dict[str, ClaimLabel]:
+    """Labels of those that hold because another one holds, whose limit is tighter, in the same episodes."""
+    found: dict[str, ClaimLabel] = {}
+    held = [claim for claim in claims if claim.verdict is Verdict.SUPPORTED]
+    order = sorted(held, key=lambda one: (not one.mandatory, limits[one.id].max_probability, _width(limits[one.id])))
+    for place, claim in enumerate(order):
+        for tighter in order[:place]:
+            if tighter.id not in found and _implies(limits[tighter.id], limits[claim.id]):
+                reason = f"whoever keeps the limit of {tighter.id} keeps this one, which is no tighter"
+                found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=tighter.id)
+                break
+    return found
+
+
+def _width(limit: ConstraintConfig) -> float:
+    low, high = ends(limit)
+    return high - low
+
+
+def _implies(tighter: ConstraintConfig, looser: ConstraintConfig) -> bool:
+    (low, high), (lowest, highest) = ends(tighter), ends(looser)
+    return (
+        (tighter.quantity, tighter.per) == (looser.quantity, looser.per)
+        and tighter.max_probability <= looser.max_probability
+        and lowest <= low
+        and high <= highest
+    )
 
 
 def _labels_under_disturbance(
@@ -126,7 +208,7 @@ def _labels_under_disturbance(
             found[claim.id] = label
             continue
         event = undisturbed if label is None or label.claim is None else label.claim
-        other = counted.setdefault((claim.id.partition(".")[0], event, claim.verdict), claim.id)
+        other = counted.setdefault((_check_of(claim), event, claim.verdict), claim.id)
         if other != claim.id:
             reason = f"its limit and that of {other} are one event: see {undisturbed} and {known[limits[other]]}"
             found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
@@ -147,8 +229,8 @@ def _never_broken(
         if others and not is_seen:
             reason = (
                 f"nothing broke its limit in the episodes that it rests on, in {len(context.episodes)} of the policy "
-                f"as it is and in {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 50 % "
-                "of them: whether anything can is not known"
+                f"as it is and in {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 100 "
+                "% of them: whether anything can is not known"
             )
             found[claim.id] = ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
     return found
@@ -208,23 +290,28 @@ def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
 
 
 def _labels(
-    claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], episodes: Sequence[Episode]
+    claims: Sequence[Claim],
+    limits: Mapping[str, ConstraintConfig],
+    own: Sequence[Episode],
+    swayed: Sequence[Episode],
 ) -> dict[str, ClaimLabel]:
-    known = [_limit(claim, limits[claim.id], episodes) for claim in claims]
-    comparable = sorted(
-        (one for one in known if one is not None),
-        key=lambda one: (not one.claim.mandatory, one.constraint.max_probability, claims.index(one.claim)),
-    )
+    episodes = [*own, *swayed]
+    known = [
+        _Limit(claim, limits[claim.id], [violations(limits[claim.id], one) for one in episodes], len(own))
+        for claim in claims
+    ]
+    known.sort(key=lambda one: (not one.claim.mandatory, one.constraint.max_probability, claims.index(one.claim)))
     labels: dict[str, ClaimLabel] = {}
-    for place, one in enumerate(comparable):
-        for other in comparable[place + 1 :]:
-            if one.claim.id not in labels and other.claim.id not in labels and one.is_same_as(other):
+    for place, one in enumerate(known):
+        for other in known[place + 1 :]:
+            is_alike = one.claim.verdict is other.claim.verdict
+            if one.claim.id not in labels and other.claim.id not in labels and is_alike and one.is_same_as(other):
                 reason = (
                     f"its limit and that of {one.claim.id} are broken at the same steps of {len(episodes)} episodes, "
                     f"in {int(one.broken.sum())} of them"
                 )
                 labels[other.claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=one.claim.id)
-    return labels | _endings([one for one in comparable if one.claim.id not in labels], episodes)
+    return labels | _endings([one for one in known if one.claim.id not in labels], episodes)
 
 
 def _endings(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> dict[str, ClaimLabel]:
@@ -237,24 +324,16 @@ def _endings(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> dict[str,
     explained = np.any(causes, axis=0)[ended].mean()
     if explained < _EXPLAINED:
         return {}
-    first = members[0].claim.id
+    first = members[0].claim
     return {
         one.claim.id: ClaimLabel(
             kind=LabelKind.REPEATS,
             reason=(
-                f"to break it ends the episode, as for {first}, and {explained:.0%} of the {int(ended.sum())} episodes "
-                f"that the environment ended, of {len(episodes)}, ended so: one event"
+                f"to break it ends the episode, as for {first.id}, and {explained:.0%} of the {int(ended.sum())} "
+                f"episodes that the environment ended, of {len(episodes)}, ended so: one event"
             ),
-            claim=first,
+            claim=first.id,
         )
         for one in members[1:]
+        if one.claim.verdict is first.verdict
     }
-
-
-def _limit(claim: Claim, constraint: ConstraintConfig, episodes: Sequence[Episode]) -> _Limit | None:
-    """What became of a limit; None for a sum over the episode that its ending does not decide."""
-    if constraint.quantity == "episode_cost":
-        return None
-    if constraint.quantity == "return" and len(np.unique(np.concatenate([one.reward for one in episodes]))) > 1:
-        return None
-    return _Limit(claim, constraint, [violations(constraint, episode) for episode in episodes])

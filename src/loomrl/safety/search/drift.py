@@ -17,7 +17,7 @@ from loomrl.safety.case.counterexample import Failure, Replayed, describe, repla
 from loomrl.safety.check import CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import beyond, check_constraint, limits, quantity, violates
-from loomrl.safety.probing.probes import act_seeing, noise_scale, shield_assumptions, shifted
+from loomrl.safety.probing.probes import act_seeing, noise_scale, not_disturbed, shield_assumptions, shifted
 from loomrl.types import ActFunction, Bound, Claim, Episode, Policy, Verdict
 
 NAME = "falsification"
@@ -61,7 +61,7 @@ def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
 
 
 def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, search: "_Search") -> Claim:
-    found, num_episodes = search.run(constraint)
+    (found, num_episodes), space = search.run(constraint), context.observation_space
     evidence: dict[str, Any] = {
         "kind": NAME,
         "constraint": constraint.model_dump(mode="json"),
@@ -96,6 +96,7 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         else None,
         num_samples=num_episodes,
         finding=finding,
+        label=None if found is not None else not_disturbed(space, context.visited, search.magnitude * search.scale),
     )
 
 
