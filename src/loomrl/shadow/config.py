@@ -36,7 +36,7 @@ class ConsequencesConfig(Section):
     num_episodes: int = Field(default=512, ge=2)  # a limit of 1 % at 95 % needs 299 without a violation, 473 with one
     num_disturbed: int = Field(default=480, ge=0)  # episodes in which other actions lead to states seldom seen
     num_noisy: int = Field(default=240, ge=0)  # episodes under noise of the sensors that the champion withstands
-    max_pairs: int = Field(default=2_048, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
+    max_pairs: int = Field(default=4_096, ge=2)  # whole episodes on the same seeds, where fewer leave it undecided
     num_envs: int = Field(default=192, ge=1)  # environments that are stepped at once
     max_return_drop: float = Field(default=0.1, gt=0, le=1)  # share of what the champion earns above random actions
     max_failures_after_disturbance: float = Field(default=0.05, gt=0, lt=1)
