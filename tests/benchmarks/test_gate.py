@@ -4,9 +4,11 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from scipy.stats import binom
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,11 +18,12 @@ import certified  # noqa: E402
 import constrained  # noqa: E402
 import gate  # noqa: E402
 import model_checking  # noqa: E402
-from seeded import trained  # noqa: E402
+from seeded import harm, trained  # noqa: E402
 from seeded.workshop import Outcome, Workshop, is_refused, safety_of, seeded  # noqa: E402
 
 from benchmarks.resumable import Store  # noqa: E402
 from loomrl.runs.config import load_config  # noqa: E402
+from tests.support.trained import train_cartpole  # noqa: E402
 
 
 def results() -> dict[str, list[dict[str, Any]]]:
@@ -47,6 +50,10 @@ def test_the_results_are_of_every_seeded_file_and_those_of_the_checks_author_rea
     assert names == {tuple(case.__name__.split(".")[1:]) for case in [*seeded(), *trained.unseen()]}
     assert [row["seed"] for row in document["good"]] == list(range(1, gate.NUM_GOOD + 1))
     assert {row["name"] for row in document["unspoilt"]} == gate.policies()
+    assert len(document[gate.RETRAINED]) == gate.NUM_RETRAINED * (len(gate.policies()) - 1)
+    assert [row["name"] for row in document[gate.HARM]] == [
+        row["name"] for row in document["bad"] if row["kind"] == trained.KIND
+    ]
     assert len(names) >= 63
     known = [row for row in document["bad"] if row["kind"] != trained.KIND]
     assert [row["name"] for row in document["beside"]] == sorted(
@@ -55,8 +62,10 @@ def test_the_results_are_of_every_seeded_file_and_those_of_the_checks_author_rea
     names_known = {row["name"] for row in known}
     beside = [row for row in document["beside"] if row["name"] in names_known]
     assert gate.reached({**document, "bad": known, "beside": beside})  # of files that the checks' author wrote
-    replayed = sum(map(gate.is_replayed, [*document["bad"], *document["beside"]]))
-    chance = binom.cdf(replayed, len(document["bad"]), gate.LEAST_REFUSED)
+    harmless = gate.harmless_ones(document)
+    stopped = [row for row in [*document["bad"], *document["beside"]] if gate.is_replayed(row)]
+    replayed = sum(row["name"] not in harmless for row in stopped)
+    chance = binom.cdf(replayed, len(document["bad"]) - len(harmless), gate.LEAST_REFUSED)
     assert chance > 0.01, "each machine trains other policies; a rate of 95 % hardly gives so few"
 
 
@@ -69,16 +78,28 @@ def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -
 
 def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     def document(
-        refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0, later: int = 0
+        refused: int, passed: int, *, unspoilt: bool = True, beside: int = 0, later: int = 0, harmless: int = 0
     ) -> dict[str, list[dict[str, Any]]]:
         return {
-            "bad": [{"refused": True, "replayed": ["a"] if index < refused else []} for index in range(40)],
+            "bad": [
+                {"name": str(index), "blocking": ["a"], "replayed": ["a"] if index < refused else []}
+                for index in range(40)
+            ],
+            "harm": [{"name": str(index), "is_harmful": index < 40 - harmless} for index in range(40)],
             "good": [
                 {"is_good": True, "passed": index < passed, "beside": {"blocking": ["a"] if index < later else []}}
                 for index in range(100)
             ],
             "unspoilt": [{"passed": unspoilt}],
-            "beside": [{"refused": index < beside, "replayed": ["a"]} for index in range(4)],
+            "beside": [
+                {
+                    "kind": "beside",
+                    "name": str(36 + index),
+                    "refuted": ["b"] if index < beside else [],
+                    "replayed": ["b"],
+                }
+                for index in range(4)
+            ],
         }
 
     assert gate.reached(document(38, 95))
@@ -87,8 +108,53 @@ def test_too_few_refused_or_too_many_blocked_is_not_reached() -> None:
     assert gate.reached(document(36, 95, beside=2)), "what is refused beside a champion is not promoted"
     assert not gate.reached(document(36, 95, beside=1))
     assert not gate.reached(document(38, 94))
+    assert not gate.reached(document(37, 100))
+    assert gate.reached(document(37, 100, harmless=2)), "who was not harmed by a file passes rightly"
+    assert not gate.reached(document(40, 94, harmless=2))
     assert gate.reached(document(38, 100, later=5))
     assert not gate.reached(document(38, 100, later=6)), "an honest challenger must pass beside a champion, too"
+
+
+def test_beside_a_champion_what_is_undecided_shows_no_flaw() -> None:
+    row = {"kind": "beside", "blocking": ["a", "b"], "refuted": ["a"], "replayed": ["b"]}
+    assert not gate.is_replayed(row)
+    assert gate.is_replayed(row | {"replayed": ["a"]})
+    assert gate.is_replayed(row | {"kind": "unseen"}), "by the gate both block"
+
+
+def test_harm_is_measured_beside_the_policy_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that balances a little, one that pushes left, and the same one again."""
+    monkeypatch.setattr(harm, "NUM_PAIRS", 60)
+    monkeypatch.setattr(harm, "_AT_ONCE", 30)
+    train_cartpole(tmp_path / "cartpole", 10_240)
+
+    def pushes_left(policy: Any) -> None:
+        policy.head.logits.bias.data[:] = torch.tensor([100.0, 0.0])
+
+    found = harm.measure(SimpleNamespace(POLICY="cartpole", spoil=pushes_left), tmp_path)
+    assert found["is_harmful"]
+    assert all(one["spoilt"] < one["as_it_is"] for one in found["found"].values())
+    again = harm.measure(SimpleNamespace(POLICY="cartpole", spoil=lambda _: None), tmp_path)
+    assert not again["is_harmful"]
+    assert {one["p_value"] for one in again["found"].values()} == {1.0}
+    assert {kind: one["as_it_is"] for kind, one in again["found"].items()} == {
+        kind: one["as_it_is"] for kind, one in found["found"].items()
+    }
+
+
+def test_what_is_kept_is_made_once_and_an_error_is_not_hidden(tmp_path: Path) -> None:
+    made = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        folder.mkdir()
+
+    for _ in range(2):
+        assert trained.kept_once(tmp_path / "kept", make).is_dir()
+    assert len(made) == 1
+    with pytest.raises(OSError, match="nothing"):
+        trained.kept_once(tmp_path / "other", lambda folder: (folder / "nothing" / "more").mkdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_what_a_claim_leaves_undecided_does_not_go_on() -> None:

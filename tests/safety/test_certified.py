@@ -1,6 +1,7 @@
 """Declared properties of a policy: proved everywhere in a region, refuted with an observation, or open."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from gymnasium import spaces
 from loomrl.algorithms.policies.loading import load_policy
 from loomrl.algorithms.policies.onnx_graph import build_graph
 from loomrl.errors import ConfigError
-from loomrl.safety.checks.certified import CertifiedConfig, check_spaces
+from loomrl.safety.checks import certified
+from loomrl.safety.checks.certified import CertifiedConfig, CertifiedPropertyConfig, check_spaces
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import check_limits, recheck_local
 from loomrl.safety.replay import replay
@@ -113,5 +115,9 @@ def test_a_continuous_action_has_limits() -> None:
         wrong = CertifiedConfig.model_validate({"properties": [{"name": "one", **prop}]})
         with pytest.raises(ConfigError, match=told):
             check_spaces(wrong, observation, action)
+    for policy, high, label in (("squashed", 3.0, True), ("squashed", 1.0, False), ("of another", 3.0, False)):
+        prop = CertifiedPropertyConfig(name="one", region={}, action=2, high=high)
+        context: Any = SimpleNamespace(action_space=action, policy=SimpleNamespace(action_kind=policy))
+        assert (certified._label(context, prop) is not None) is label, "the policy itself keeps to its bounds"
     with pytest.raises(ConfigError, match="a region is a box of a vector of floats"):
         check_spaces(fitting, spaces.Discrete(4), action)

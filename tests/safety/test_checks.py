@@ -24,8 +24,10 @@ from loomrl.safety.checks import (
     disturbed_return,
     finiteness,
     minimum_return,
+    observation_attack,
     out_of_distribution,
     robustness,
+    stability,
     statistical_limits,
 )
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
@@ -238,6 +240,27 @@ def test_a_limit_that_is_broken_later_was_seen_broken(
     assert (labelled.label and labelled.label.kind) == kind
 
 
+@pytest.mark.parametrize(
+    ("check", "size", "settings"),
+    [
+        (robustness, "noise", {}),
+        (disturbed_return, "noise", {"num_episodes": 4}),
+        (observation_attack, "magnitude", {"num_episodes": 2, "num_candidates": 2}),
+        (stability, "radius", {"num_visited": 2, "max_boxes": 8}),
+    ],
+    ids=lambda value: getattr(value, "NAME", None),
+)
+def test_a_disturbance_too_small_to_change_an_observation_is_not_counted(
+    context_of: Callable[..., Context], check: Check, size: str, settings: dict[str, Any]
+) -> None:
+    limit = ConstraintConfig(name="cart", quantity="observation[0]", high=2.4, max_probability=0.05)
+    context = context_of(constraints=[limit])
+    nothing = examine(check, context, **settings, **{size: 1e-60})  # adds 0 in float32
+    assert nothing.label is not None
+    assert nothing.label.kind is LabelKind.CANNOT_BE_FALSE
+    assert examine(check, context, **settings, **{size: 0.05}).label is None
+
+
 @pytest.mark.parametrize(("allowed", "kind"), [(0.1, None), (0.999, LabelKind.NEVER_BROKEN)])
 def test_a_fall_of_the_return_that_nothing_reaches_is_not_counted(
     context_of: Callable[..., Context], allowed: float, kind: LabelKind | None
@@ -289,6 +312,24 @@ def test_an_action_outside_is_found_where_only_extremes_trigger_it(
     assert "Discrete(2)" in claim.counterexample.description
     tried = read_json(tmp_path / claim.evidence[0].uri)["examples"][0]["observation"]
     assert abs(tried[1]) > 1e5
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "repeats"), [("squashed", 1.0, True), ("squashed", np.nan, False), ("", 1.0, False)]
+)
+def test_a_policy_that_keeps_its_bounds_can_only_break_them_without_a_number(
+    context_of: Callable[..., Context], kind: str, size: float, repeats: bool
+) -> None:
+    class Squashed:
+        action_kind = kind
+
+        def __call__(self, obs: Array) -> Array:
+            return np.full((len(obs), 1), size, np.float32)
+
+    context = replace(context_of(Squashed(), episodes=[]), action_space=spaces.Box(-2, 2, (1,)))
+    claim = examine(action_bounds, context)
+    assert (claim.verdict is Verdict.REFUTED) is bool(np.isnan(size))
+    assert (claim.label and claim.label.claim) == ("finiteness" if repeats else None)
 
 
 @pytest.mark.parametrize(

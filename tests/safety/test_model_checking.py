@@ -64,6 +64,7 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
         ("below", f"P<={exact - 1e-6:.9f} [ F<=10 {HOLE} ]"),
         ("on_it", f"P<={exact!r} [ F<=10 {HOLE} ]"),
         ("ends", 'P>=0.5 [ F "terminated" ]'),
+        ("sure", 'P<=1 [ F "terminated" ]'),
     )
     case = examine(discrete, tmp_path / "safety", config)
     claims = claims_of(case)
@@ -72,7 +73,10 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
         "below": Verdict.REFUTED,
         "on_it": Verdict.UNDECIDED,
         "ends": Verdict.PROVED,
+        "sure": Verdict.PROVED,
     }
+    assert {name for name, claim in claims.items() if claim.label is not None} == {"sure"}
+    assert claims["sure"].false_if == "nothing: every probability is <= 1"
     document = read_json(tmp_path / "safety" / claims["above"].evidence[0].uri)
     assert document["low"] <= exact <= document["high"]
     assert document["high"] - document["low"] < 1e-9
