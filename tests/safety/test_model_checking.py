@@ -23,7 +23,7 @@ from loomrl.safety.gate import recheck_local
 from loomrl.safety.replay import replay
 from loomrl.serving.policy.model import open_session
 from loomrl.system.files import read_json
-from loomrl.types import SafetyCase, Verdict
+from loomrl.types import LabelKind, SafetyCase, Verdict
 from tests.support.trained import Policy, examine, without_long_searches
 
 HOLE = "over & (s=5|s=7|s=11|s=12)"
@@ -65,6 +65,7 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
         ("on_it", f"P<={exact!r} [ F<=10 {HOLE} ]"),
         ("ends", 'P>=0.5 [ F "terminated" ]'),
         ("sure", 'P<=1 [ F "terminated" ]'),
+        ("always", f"P>=1 [ F<=10 true ] & !(P>1 [ F {HOLE} ])"),
     )
     case = examine(discrete, tmp_path / "safety", config)
     claims = claims_of(case)
@@ -74,8 +75,10 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
         "on_it": Verdict.UNDECIDED,
         "ends": Verdict.PROVED,
         "sure": Verdict.PROVED,
+        "always": Verdict.PROVED,
     }
-    assert {name for name, claim in claims.items() if claim.label is not None} == {"sure"}
+    labels = {name: claim.label.kind for name, claim in claims.items() if claim.label is not None}
+    assert labels == {"sure": LabelKind.CANNOT_BE_FALSE, "always": LabelKind.NEVER_BROKEN}
     assert claims["sure"].false_if == "nothing: every probability is <= 1"
     document = read_json(tmp_path / "safety" / claims["above"].evidence[0].uri)
     assert document["low"] <= exact <= document["high"]

@@ -13,6 +13,7 @@ from loomrl.safety.case.document import check_case
 from loomrl.safety.case.tally import tally
 from loomrl.safety.check import Check, CheckConfig, Context, Scope, scope_of
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.gate import _with_sound_labels
 from loomrl.safety.probing import repeats
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
@@ -189,6 +190,55 @@ def test_a_limit_that_another_one_implies_is_not_counted(monkeypatch: pytest.Mon
     assert labelled(monkeypatch, [high("a"), high("b")], [CALM]) == {"a": None, "b": "a"}
     step = high("step").model_copy(update={"per": "step"})
     assert set(labelled(monkeypatch, [high("a"), step], [CALM]).values()) == {None}
+
+
+def test_it_does_not_matter_in_which_order_limits_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of limits with one end each, the tightest counts."""
+    limits = [
+        ConstraintConfig(name=f"r{low}", quantity="return", low=low, max_probability=0.2) for low in (400, 475, 450)
+    ]
+    for order in (limits, limits[::-1]):
+        assert labelled(monkeypatch, order, [CALM]) == {"r400": "r475", "r450": "r475", "r475": None}
+
+
+def test_a_claim_that_is_undecided_takes_no_others_out_of_their_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    limits = {"strict": high("strict", share=0.001), "a": high("a", limit=0.9), "b": high("b", 1)}
+    claims = [made("strict", verdict=Verdict.UNDECIDED), made("a"), made("b")]
+    found = repeats.label_limits(claims, limits, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, None, "a"]
+
+
+def test_steps_and_episodes_are_not_one_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    wobbling = episode([0.0, 1.5, 0.0, 1.2], False)
+    steps = high("steps", share=0.5).model_copy(update={"per": "step"})
+    found = labelled(monkeypatch, [high("episodes", share=0.9), steps], [CALM, *[wobbling] * 3])
+    assert found == {"episodes": None, "steps": None}
+
+
+def test_events_under_a_disturbance_are_known_without_claims_about_the_shared_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    disturbed = {"drift.a": high("a"), "drift.b": high("b", 1)}
+    found = repeats.label_limits([made(name) for name in disturbed], {}, disturbed, context)
+    assert [one.label and one.label.claim for one in found] == [None, "drift.a"]
+
+
+def test_a_check_s_label_stands_only_where_what_came_out_bears_it() -> None:
+    sure, repeating = label(LabelKind.CANNOT_BE_FALSE), ClaimLabel(kind=LabelKind.REPEATS, reason="so", claim="other")
+
+    def kept(claim: Claim, *others: Claim) -> bool:
+        return _with_sound_labels([claim, *others])[0].label is not None
+
+    assert kept(made("a", label=sure))
+    assert not kept(made("a", label=sure, verdict=Verdict.REFUTED)), "what was seen false can be false"
+    assert kept(made("a", label=repeating), made("other"))
+    assert not kept(made("a", label=repeating))
+    assert not kept(made("a", label=repeating), made("other", verdict=Verdict.REFUTED))
+    assert not kept(made("a", label=repeating), made("other", mandatory=False))
 
 
 def test_what_says_the_same_word_for_word_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,8 @@ class SafetyConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "SafetyConfig":
         demand_distinct(self.constraints, "constraints")
-        drifts = self.checks.get("falsification", {}).get("magnitude") is not None
+        search = self.checks.get("falsification", {})
+        drifts = search.get("magnitude") is not None and search.get("enabled", True)
         if taken := [one.name for one in self.constraints if drifts and one.name in SEARCHES]:
             raise ValueError(
                 f"constraints: the claim falsification.{taken[0]} is that of a search; give the limit another name"

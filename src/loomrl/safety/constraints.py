@@ -28,12 +28,10 @@ def violations(constraint: ConstraintConfig, episode: Episode) -> NDArray[np.boo
         marks = np.zeros(episode.length, dtype=np.bool_)
         marks[-1] = bool(_outside(constraint, np.array([_total(constraint, episode)]))[0])
         return marks
-    told = {"observation": episode.obs, "action": episode.action}.get(kind)
-    precision = None if told is None else told.dtype
-    marks = _outside(constraint, quantity(constraint, episode), precision)
+    marks = _outside(constraint, quantity(constraint, episode))
     if kind == "observation":
         first = _component(constraint, episode.obs[:1])
-        marks[0] |= _outside(constraint, first, precision)[0]
+        marks[0] |= _outside(constraint, first)[0]
     return marks
 
 
@@ -64,7 +62,7 @@ def would_violate(
     """
     marks = np.zeros(len(obs), dtype=np.bool_)
     for constraint in limits_on_actions(constraints):
-        marks |= _outside(constraint, _component(constraint, action), action.dtype)
+        marks |= _outside(constraint, _component(constraint, action))
     return marks
 
 
@@ -166,10 +164,7 @@ def beyond(constraint: ConstraintConfig, values: Floats) -> Floats:
     return np.maximum(low - values, values - high)
 
 
-def _outside(constraint: ConstraintConfig, values: Floats, precision: np.dtype[Any] | None = None) -> NDArray[np.bool_]:
-    """NaN is outside: a quantity that is not known cannot be said to respect a limit. Limits are as precise as what the
-    values were before: -1.2 in float32 lies within -1.2."""
+def _outside(constraint: ConstraintConfig, values: Floats) -> NDArray[np.bool_]:
+    """NaN is outside: a quantity that is not known cannot be said to respect a limit."""
     low, high = ends(constraint)
-    if precision is not None and precision.kind == "f":
-        low, high = float(precision.type(low)), float(precision.type(high))
     return ~((values >= low) & (values <= high))

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from loomrl.safety.case.standing import HOLDS
 from loomrl.system.schema import Section
-from loomrl.types import Claim
+from loomrl.types import Claim, LabelKind
 
 CONTROLS = Path(__file__).with_name("controls.yaml")
 
@@ -34,11 +34,15 @@ def known_controls() -> tuple[ComplianceControl, ...]:
 
 
 def map_controls(claims: Sequence[Claim]) -> dict[str, list[str]]:
-    """Control -> ids of the claims that are evidence for it: proved or supported ones only. Controls without any are
-    left out."""
-    good = [claim.id for claim in claims if claim.verdict in HOLDS]
+    """Control -> ids of the claims that are evidence for it: proved or supported ones only, and of those with a label
+    only records. Controls without any are left out."""
+    good = [claim.id for claim in claims if claim.verdict in HOLDS and _says_something(claim)]
     mapped = {one.name: [name for name in good if _matches(name, one.claims)] for one in known_controls()}
     return {control: names for control, names in mapped.items() if names}
+
+
+def _says_something(claim: Claim) -> bool:
+    return claim.label is None or claim.label.kind is LabelKind.RECORD
 
 
 def _matches(name: str, prefixes: Sequence[str]) -> bool:

@@ -87,7 +87,8 @@ def build_case(
     for check, settings in applicable:
         limits |= _limits(getattr(check, "episode_limits", None), context, settings)
         disturbed |= _limits(getattr(check, "disturbed_limits", None), context, settings)
-    claims = [_without_alternative(one) for one in label_limits(claims, limits, disturbed, context)]
+    claims = label_limits(_with_sound_labels(claims), limits, disturbed, context)
+    claims = [_without_alternative(claim) for claim in claims]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
         policy_digest=sha256_file(policy_folder / WEIGHTS),
@@ -228,6 +229,22 @@ def _demand_distinct_ids(claims: Sequence[Claim]) -> None:
                 f"safety: {count} claims are named {name}, so that one would hide the other; give the limit, property "
                 "or sensor that it is about another name"
             )
+
+
+def _with_sound_labels(claims: Sequence[Claim]) -> list[Claim]:
+    """The claims in their order, without the labels of checks that what came out contradicts: what was seen false can
+    be false, and who repeats another claim comes out as it does, and blocks no more than it."""
+    by_id = {claim.id: claim for claim in claims}
+
+    def is_sound(claim: Claim) -> bool:
+        if claim.label is None or claim.label.kind is LabelKind.RECORD:
+            return True
+        if claim.label.kind is not LabelKind.REPEATS:
+            return claim.verdict is not Verdict.REFUTED
+        other = by_id.get(claim.label.claim or "")
+        return other is not None and other.verdict is claim.verdict and (other.mandatory or not claim.mandatory)
+
+    return [claim if is_sound(claim) else claim.model_copy(update={"label": None}) for claim in claims]
 
 
 def _without_alternative(claim: Claim) -> Claim:

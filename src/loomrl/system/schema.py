@@ -70,8 +70,9 @@ def demand_distinct(named: Sequence[_Named], what: str) -> None:
     Raises:
         ValueError: where two have one name.
     """
-    if len({one.name for one in named}) != len(named):
-        raise ValueError(f"two {what} have the same name")
+    names = [one.name for one in named]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two {what} have the same name: {', '.join(twice)}")
 
 
 class Document(BaseModel):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loomrl.evaluation.evaluate import play
 from loomrl.safety.config import ConstraintConfig
-from loomrl.safety.constraints import beyond, limits, quantity, violates, violations
+from loomrl.safety.constraints import beyond, ends, limits, quantity, violates, violations
 from loomrl.safety.probing.probes import act_with
 from loomrl.types import ActFunction, Claim, Episode, Json
 
@@ -87,8 +87,11 @@ def describe(constraint: ConstraintConfig, episode: Episode) -> str:
     """One sentence on an episode that breaks a limit: which limit breaks at which step first, and by which value."""
     step = int(np.flatnonzero(violations(constraint, episode))[0])
     value = float(quantity(constraint, episode)[step])
+    shown = f"{value:.6g}"
+    if float(shown) in ends(constraint):
+        shown = f"{value:.12g}"  # it lies a little beyond
     return (
-        f"in the episode of seed {episode.seed}, {constraint.quantity} is {value:.6g} after step {step + 1} of "
+        f"in the episode of seed {episode.seed}, {constraint.quantity} is {shown} after step {step + 1} of "
         f"{episode.length}; allowed is {limits(constraint)}"
     )
 

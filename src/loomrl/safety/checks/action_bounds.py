@@ -72,10 +72,8 @@ def _label(context: Context, obs: NDArray[Any], actions: NDArray[Any]) -> ClaimL
     """A policy with one logit for each action that always takes the largest has no action outside to take; one that
     clips or squashes its actions has none but such as are not finite."""
     if isinstance(context.action_space, spaces.Box) and keeps_bounds(context.policy):
-        is_asked = context.config.checks.get("finiteness", {}).get("enabled", True)
         reason = "the policy keeps its actions within their bounds: only one that is not finite lies outside"
-        kept = not not_members(context.action_space, actions).any()
-        return ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim="finiteness") if is_asked and kept else None
+        return ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim="finiteness")
     space, outputs = context.action_space, ask_outputs(context.policy, obs)
     logits = outputs.get("logits")
     if not isinstance(space, spaces.Discrete) or logits is None or logits.shape != (len(obs), space.n):

@@ -21,6 +21,7 @@ from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Policy, Verdict
 
 NAME = "model_checking"
 STAGE = MODEL_CHECKING
+_OTHERS = 4  # policies of one action each, and as many that draw one for each state, to tell what a property is worth
 LOCAL = True  # its chain is made of actions for given observations, which the exported graph is asked for again
 
 
@@ -69,7 +70,7 @@ def examine(context: Context, config: ModelCheckingConfig) -> list[Claim]:
         return [context.undecided(_statement(prop), why, prop.name) for prop in config.properties]
     modelled = _modelled(context.snapshot_folder)
     chain = modelled.chain(_actions(context.policy, context.action_space, modelled.observations))
-    return [_claim(context, prop, chain) for prop in config.properties]
+    return [_claim(context, prop, chain, modelled) for prop in config.properties]
 
 
 def replay(failure: Failure) -> Replayed:
@@ -124,7 +125,7 @@ def _answer(prop: ModelPropertyConfig, chain: Any) -> Any:
     return answer
 
 
-def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
+def _claim(context: Context, prop: ModelPropertyConfig, chain: Any, modelled: Any) -> Claim:
     answer = _answer(prop, chain)
     verdict = {True: Verdict.PROVED, False: Verdict.REFUTED, None: Verdict.UNDECIDED}[answer.holds]
     evidence = {
@@ -153,16 +154,28 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any) -> Claim:
         ],
         bound=bound,
         finding=finding,
-        label=_label(prop, answer),
+        label=_label(context, prop, answer, modelled) if verdict is Verdict.PROVED else None,
     )
 
 
-def _label(prop: ModelPropertyConfig, answer: Any) -> ClaimLabel | None:
-    """Of a limit on a probability that every probability keeps."""
-    if not _parsed(prop).op.startswith("probability") or (answer.relation, answer.limit) not in (("<=", 1), (">=", 0)):
+def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: Any) -> ClaimLabel | None:
+    """Of a limit on a probability that every probability keeps, or of what other policies have as well."""
+    if _parsed(prop).op.startswith("probability") and (answer.relation, answer.limit) in (("<=", 1), (">=", 0)):
+        reason = f"every probability is {answer.relation} {answer.limit:g}"
+        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
+    others = _other_policies(context, len(modelled.observations))
+    if not all(_answer(prop, modelled.chain(actions)).holds for actions in others):
         return None
-    reason = f"every probability is {answer.relation} {answer.limit:g}"
-    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
+    reason = f"it holds under {len(others)} other policies as well, of one action each or of actions at random"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether any breaks it is not known")
+
+
+def _other_policies(context: Context, num_states: int) -> list[NDArray[Any]]:
+    """Actions in each state, (S,), of policies that take one of at most so many actions everywhere, or any."""
+    count = int(context.action_space.n)
+    chosen = np.unique(np.linspace(0, count - 1, _OTHERS).astype(np.int64))
+    drawn = context.rng("others").integers(0, count, (_OTHERS, num_states))
+    return [*(np.full(num_states, action) for action in chosen), *drawn]
 
 
 def _finding(answer: Any, chain: Any) -> str:

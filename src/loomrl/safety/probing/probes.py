@@ -14,7 +14,6 @@ from loomrl.environment.wrappers.flat import rounded
 from loomrl.safety.check import CheckConfig, Context
 from loomrl.types import Act, ActFunction, ClaimLabel, FloatArray, LabelKind, Policy
 
-_TRIED = 256  # observations on which a disturbance is tried
 _CHUNK = 4_096  # observations a policy is asked about at once
 _FAR = 1e6  # stands for an infinite bound among the extreme observations
 
@@ -183,8 +182,7 @@ def keeps_bounds(policy: Policy) -> bool:
 
 def not_disturbed(space: spaces.Box, visited: NDArray[Any], scale: NDArray[np.float64]) -> ClaimLabel | None:
     """The label of a claim about a disturbance of this scale (*obs) that changes no recorded observation (N, *obs)."""
-    tried = visited[:: max(1, len(visited) // _TRIED)]
-    if any(not np.array_equal(shifted(space, tried, sign * 4.0 * scale), tried) for sign in (-1.0, 1.0)):
+    if any(not np.array_equal(shifted(space, visited, sign * 4.0 * scale), visited) for sign in (-1.0, 1.0)):
         return None
     reason = "a disturbance of this size changes none of the observations that were recorded"
     return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)

@@ -1,5 +1,4 @@
-"""Which claims about limits in the same episodes are about one event, so that it is counted once, and which are about
-an event that nothing brings about, so that they are not counted.
+"""Which claims are not counted: those that repeat another one, and those about what nothing brings about.
 
 A good policy's own episodes show no event, and all limits look alike in them. So they are judged together with others
 of the same environment, in which the policy is kept from acting at some of the steps, or at all. Of two claims one
@@ -7,14 +6,7 @@ repeats the other
 
 - when both state the same, word for word,
 - when whoever keeps the limit of the one keeps that of the other, which is no tighter, or
-- when they are about one event and come out alike.
-
-Two limits are one event
-
-- when they are broken at the very same steps (limits on what is known at the end of an episode only where swayed
-  episodes tell: some break them and some do not), or
-- when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
-  no episode early. So does a return below a threshold, where every step earns the same.
+- when their limits are one event (`loomrl.safety.probing.events`), and they come out alike.
 
 A limit that is broken in none of these episodes may be one that nothing can break: a reward of at most 2 where every
 step earns 1. That it holds says nothing of the policy.
@@ -24,7 +16,6 @@ What is known of limits in these episodes is taken to hold where sensors or the 
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +26,7 @@ from loomrl.environment.text import TextBox
 from loomrl.safety.check import Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import ends, violations
+from loomrl.safety.probing.events import LimitEvent, events_of
 from loomrl.safety.probing.playing import Field, Lead
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind, Verdict
 
@@ -42,99 +34,35 @@ _SWAYED, _ACTIONS = 8, 4  # seeds, and at most so many episodes on each of them,
 _PUSHED = (spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 _SHARES = (0.2, 0.3, 0.5, 1.0)  # of the steps at which the policy does not act
 _LONGEST = 1_000  # steps; longer episodes are left out
-_FEWEST = 3  # episodes in which a limit is broken, before anything is said about its event
-_EXPLAINED = 0.95  # of the episodes that the environment ended; limits may be rounded
+Limits = Mapping[str, ConstraintConfig]  # by the ids of the claims that are about them
+Labels = dict[str, ClaimLabel]  # by claim id
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """A claim's limit, and what became of it in each episode, the swayed ones last."""
-
-    claim: Claim
-    constraint: ConstraintConfig
-    marks: list[NDArray[np.bool_]]  # for each episode, (L,)
-    num_own: int  # episodes that are not swayed
-
-    @property
-    def broken(self) -> NDArray[np.bool_]:
-        """In which episodes, (N,)."""
-        return np.array([bool(one.any()) for one in self.marks])
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether it is broken in some episodes and kept in others."""
-        return _FEWEST <= int(self.broken.sum()) <= len(self.marks) - 1
-
-    def is_same_as(self, other: "_Limit") -> bool:
-        """Whether both are broken at the same steps."""
-        is_told = self.is_seen if not (self.is_of_episode or other.is_of_episode) else self._is_mixed
-        return is_told and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))
-
-    @property
-    def is_of_episode(self) -> bool:
-        """Whether the quantity is known at the end of an episode."""
-        return self.constraint.quantity in EPISODE_QUANTITIES
-
-    @property
-    def _is_mixed(self) -> bool:
-        """Whether some of the swayed episodes break it and some do not: that the policy keeps what all those break says
-        nothing of two limits."""
-        swayed = self.broken[self.num_own :]
-        return bool(_FEWEST <= int(swayed.sum()) <= len(swayed) - _FEWEST)
-
-    def ends(self, episodes: Sequence[Episode]) -> bool:
-        """Whether the environment ends the episode at the first step that breaks it; a sum over the episode only where
-        every step earns the same, and where nearly all that the environment ended broke it."""
-        if self.constraint.quantity == "episode_cost":
-            return False
-        if self.constraint.quantity == "return" and len(np.unique(np.concatenate([e.reward for e in episodes]))) > 1:
-            return False
-        ended = np.array([episode.terminated for episode in episodes])
-        if self.is_of_episode and self.broken[ended].mean() < _EXPLAINED:
-            return False
-        return self.is_seen and all(
-            episode.terminated and int(np.argmax(marks)) == episode.length - 1
-            for episode, marks in zip(episodes, self.marks, strict=True)
-            if marks.any()
-        )
-
-
-def label_limits(
-    claims: Sequence[Claim],
-    limits: Mapping[str, ConstraintConfig],
-    disturbed: Mapping[str, ConstraintConfig],
-    context: Context,
-) -> list[Claim]:
+def label_limits(claims: Sequence[Claim], limits: Limits, disturbed: Limits, context: Context) -> list[Claim]:
     """The claims in their order, each labelled that is about the same event as another one, which stays, or about a
     limit that no episode breaks, whoever acts in it.
 
-    `limits` are the limits that claims are about, by claim id, and `disturbed` those of claims about other episodes,
-    under a disturbance: limits that are one event are one event there too. Of claims about one event the one counts
-    that is mandatory and allows the least. Episodes are played for it. A claim may rest on more episodes than the
-    shared ones: its evidence then says in how many its limit was broken.
+    `limits` are those that claims are about, and `disturbed` those of claims about other episodes, under a disturbance.
+    Of claims about one event the one counts that is mandatory and allows the least. Episodes are played for it. A claim
+    may rest on more episodes than the shared ones: its evidence then says in how many its limit was broken.
 
     Raises:
         ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
     labels = {claim.id: claim.label for claim in claims if claim.label is not None}
-    labels |= _said_twice([claim for claim in claims if claim.label is None])
-    about, about_disturbed = (
-        [claim for claim in claims if claim.id in named and claim.id not in labels] for named in (limits, disturbed)
-    )
-    labels |= _implied(about, limits)
-    for check in {_check_of(claim) for claim in about_disturbed}:
-        labels |= _implied([claim for claim in about_disturbed if _check_of(claim) == check], disturbed)
-    about, about_disturbed = (
-        [claim for claim in group if claim.id not in labels] for group in (about, about_disturbed)
-    )
-    if about or about_disturbed:
+    labels |= _said_twice([claim for claim in claims if claim.id not in labels])
+    about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
+    if any(claim.id not in labels for claim in about):
         swayed = swayed_episodes(context)
         whole = [one for one in swayed if one.terminated or one.truncated]
-        labels |= _labels(about, limits, context.episodes, whole)
-        known = {limits[claim.id]: claim.id for claim in claims if claim.id in limits}
-        labels |= _labels_under_disturbance(about_disturbed, disturbed, known, labels)
-        labels = _never_broken([*about, *about_disturbed], {**disturbed, **limits}, swayed, context) | labels
+        of_claims = {**disturbed, **limits}
+        events = events_of(dict.fromkeys(of_claims[claim.id] for claim in about), context.episodes, whole)
+        labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
+        for group in _of_the_same_episodes(about, limits):
+            labels |= _implied([claim for claim in group if claim.id not in labels], of_claims)
+            labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events)
+        labels = _never_broken(about, of_claims, swayed, context) | labels
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
@@ -144,84 +72,98 @@ def _check_of(claim: Claim) -> str:
     return claim.id.partition(".")[0]
 
 
-def _said_twice(claims: Sequence[Claim]) -> dict[str, ClaimLabel]:
-    """Labels of those that state what a claim of the same check states, and come out as it does."""
-    found: dict[str, ClaimLabel] = {}
+def _of_the_same_episodes(claims: Sequence[Claim], limits: Limits) -> list[list[Claim]]:
+    """The claims about the shared episodes, and for each check those about its own; of those none that is refuted,
+    which has a failure of its own to show."""
+    groups: dict[str, list[Claim]] = {}
+    for claim in claims:
+        is_shared = claim.id in limits
+        if is_shared or claim.verdict is not Verdict.REFUTED:
+            groups.setdefault("" if is_shared else _check_of(claim), []).append(claim)
+    return list(groups.values())
+
+
+def _said_twice(claims: Sequence[Claim]) -> Labels:
+    """Labels of those that state what a claim of the same check states, and come out as it does, not refuted."""
+    found: Labels = {}
     first: dict[tuple[str, str, Verdict], str] = {}
     for claim in sorted(claims, key=lambda one: not one.mandatory):
+        if claim.verdict is Verdict.REFUTED:
+            continue
         other = first.setdefault((_check_of(claim), claim.statement, claim.verdict), claim.id)
         if other != claim.id:
-            reason = f"it states what {other} states, word for word"
-            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
+            found[claim.id] = _repeats(other, f"it states what {other} states, word for word")
     return found
 
 
-def _implied(claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig]) -> dict[str, ClaimLabel]:
-    """Labels of those that hold because another one holds, whose limit is tighter, in the same episodes."""
-    found: dict[str, ClaimLabel] = {}
+def _implied(claims: Sequence[Claim], limits: Limits) -> Labels:
+    """Labels of those that hold because another one holds, whose limit is tighter."""
     held = [claim for claim in claims if claim.verdict is Verdict.SUPPORTED]
-    order = sorted(held, key=lambda one: (not one.mandatory, limits[one.id].max_probability, _width(limits[one.id])))
-    for place, claim in enumerate(order):
-        for tighter in order[:place]:
-            if tighter.id not in found and _implies(limits[tighter.id], limits[claim.id]):
-                reason = f"whoever keeps the limit of {tighter.id} keeps this one, which is no tighter"
-                found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=tighter.id)
-                break
+    found: Labels = {}
+    for place, claim in enumerate(held):
+        tighter = [
+            other
+            for index, other in enumerate(held)
+            if index != place
+            and _implies(other, claim, limits)
+            and (index < place or not _implies(claim, other, limits))  # of equal ones the first stays
+        ]
+        # The tightest is implied by no other one, or only by one that it implies as well.
+        for other in tighter:
+            if not any(_implies(one, other, limits) for one in tighter if one is not other):
+                reason = f"whoever keeps the limit of {other.id} keeps this one, which is no tighter"
+                found[claim.id] = _repeats(other.id, reason)
     return found
 
 
-def _width(limit: ConstraintConfig) -> float:
-    low, high = ends(limit)
-    return high - low
-
-
-def _implies(tighter: ConstraintConfig, looser: ConstraintConfig) -> bool:
-    (low, high), (lowest, highest) = ends(tighter), ends(looser)
+def _implies(tighter: Claim, looser: Claim, limits: Limits) -> bool:
+    """Whether one holds where the other does, which blocks as much."""
+    one, other = limits[tighter.id], limits[looser.id]
+    (low, high), (lowest, highest) = ends(one), ends(other)
     return (
-        (tighter.quantity, tighter.per) == (looser.quantity, looser.per)
-        and tighter.max_probability <= looser.max_probability
+        (one.quantity, one.per) == (other.quantity, other.per)
+        and one.max_probability <= other.max_probability
         and lowest <= low
         and high <= highest
+        and (tighter.mandatory or not looser.mandatory)
     )
 
 
-def _labels_under_disturbance(
-    claims: Sequence[Claim],
-    limits: Mapping[str, ConstraintConfig],
-    known: Mapping[ConstraintConfig, str],
-    labels: Mapping[str, ClaimLabel],
-) -> dict[str, ClaimLabel]:
-    """Labels of claims about episodes under a disturbance, by those of the claims about the same limits in the shared
-    episodes, whose ids are `known` and whose `labels` are given.
-
-    Of those of one check about one event one counts, and each that is refuted: it has a failure of its own to show.
-    """
-    found: dict[str, ClaimLabel] = {}
-    counted: dict[tuple[str, str, Verdict], str] = {}
-    order = sorted(claims, key=lambda one: (not one.mandatory, limits[one.id].max_probability, claims.index(one)))
-    for claim in order:
-        undisturbed = known.get(limits[claim.id])
-        if undisturbed is None or claim.verdict is Verdict.REFUTED:
-            continue
-        label = labels.get(undisturbed)
-        if label is not None and label.kind is LabelKind.CANNOT_BE_FALSE:
-            found[claim.id] = label
-            continue
-        event = undisturbed if label is None or label.claim is None else label.claim
-        other = counted.setdefault((_check_of(claim), event, claim.verdict), claim.id)
-        if other != claim.id:
-            reason = f"its limit and that of {other} are one event: see {undisturbed} and {known[limits[other]]}"
-            found[claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
+def _one_event(claims: Sequence[Claim], limits: Limits, events: Mapping[ConstraintConfig, LimitEvent]) -> Labels:
+    """Labels of those about the event of another one of these, that come out as it does."""
+    found: Labels = {}
+    counted: dict[tuple[int, Verdict], str] = {}
+    for claim in sorted(claims, key=lambda one: (not one.mandatory, limits[one.id].max_probability)):
+        event = events[limits[claim.id]]
+        first = counted.setdefault((event.number, claim.verdict), claim.id)
+        if first != claim.id:
+            found[claim.id] = _repeats(first, f"its limit and that of {first} are {event.why}: one event")
     return found
 
 
-def _never_broken(
-    claims: Sequence[Claim], limits: Mapping[str, ConstraintConfig], swayed: Sequence[Episode], context: Context
-) -> dict[str, ClaimLabel]:
+def _repeats(other: str, reason: str) -> ClaimLabel:
+    return ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=other)
+
+
+def _impossible_when_disturbed(claims: Sequence[Claim], limits: Limits, disturbed: Limits, labels: Labels) -> Labels:
+    """Labels of claims under a disturbance about limits that cannot be broken without one; none of what is refuted."""
+    sure = {
+        limits[claim.id]: labels[claim.id]
+        for claim in claims
+        if claim.id in limits and claim.id in labels and labels[claim.id].kind is LabelKind.CANNOT_BE_FALSE
+    }
+    return {
+        claim.id: sure[disturbed[claim.id]]
+        for claim in claims
+        if claim.id in disturbed and disturbed[claim.id] in sure and claim.verdict is not Verdict.REFUTED
+    }
+
+
+def _never_broken(claims: Sequence[Claim], limits: Limits, swayed: Sequence[Episode], context: Context) -> Labels:
     """Labels of the claims about limits that nothing broke: the policy's own episodes, those that any claim about the
     limit rests on, and the swayed ones, of which there must be some."""
     broken = {limits[claim.id] for claim in claims if _was_broken(claim, context)}
-    found = {}
+    found: Labels = {}
     for claim in claims:
         limit = limits[claim.id]
         others = [one for one in swayed if _speaks_of(one, limit)]
@@ -287,53 +229,3 @@ def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
     drawn = copy(space)
     drawn.seed(int(rng.integers(2**31)))
     return [np.asarray(drawn.sample()) for _ in range(most)]
-
-
-def _labels(
-    claims: Sequence[Claim],
-    limits: Mapping[str, ConstraintConfig],
-    own: Sequence[Episode],
-    swayed: Sequence[Episode],
-) -> dict[str, ClaimLabel]:
-    episodes = [*own, *swayed]
-    known = [
-        _Limit(claim, limits[claim.id], [violations(limits[claim.id], one) for one in episodes], len(own))
-        for claim in claims
-    ]
-    known.sort(key=lambda one: (not one.claim.mandatory, one.constraint.max_probability, claims.index(one.claim)))
-    labels: dict[str, ClaimLabel] = {}
-    for place, one in enumerate(known):
-        for other in known[place + 1 :]:
-            is_alike = one.claim.verdict is other.claim.verdict
-            if one.claim.id not in labels and other.claim.id not in labels and is_alike and one.is_same_as(other):
-                reason = (
-                    f"its limit and that of {one.claim.id} are broken at the same steps of {len(episodes)} episodes, "
-                    f"in {int(one.broken.sum())} of them"
-                )
-                labels[other.claim.id] = ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim=one.claim.id)
-    return labels | _endings([one for one in known if one.claim.id not in labels], episodes)
-
-
-def _endings(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> dict[str, ClaimLabel]:
-    """Those that are about the one event that the environment ends an episode."""
-    members = [one for one in limits if one.ends(episodes)]
-    causes = [one.broken for one in members if one.constraint.quantity not in EPISODE_QUANTITIES]
-    ended = np.array([episode.terminated for episode in episodes])
-    if not causes:
-        return {}
-    explained = np.any(causes, axis=0)[ended].mean()
-    if explained < _EXPLAINED:
-        return {}
-    first = members[0].claim
-    return {
-        one.claim.id: ClaimLabel(
-            kind=LabelKind.REPEATS,
-            reason=(
-                f"to break it ends the episode, as for {first.id}, and {explained:.0%} of the {int(ended.sum())} "
-                f"episodes that the environment ended, of {len(episodes)}, ended so: one event"
-            ),
-            claim=first.id,
-        )
-        for one in members[1:]
-        if one.claim.verdict is first.verdict
-    }
