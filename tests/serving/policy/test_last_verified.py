@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loomrl.errors import ServiceError
+from loomrl.promotion import promote
 from loomrl.serving.policy.last_verified import LastVerified, path_of
 from loomrl.serving.policy.model import GRAPH
 from loomrl.serving.policy.roles import RoleKeeper
@@ -14,7 +15,7 @@ from loomrl.serving.policy.sources import RegistrySource
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.registry import CHAMPION, Registry
-from tests.support.champions import make_champion
+from tests.support.champions import make_champion, promoted
 from tests.support.inside import Inside
 from tests.support.policies import OBSERVATIONS, discrete_folder
 
@@ -107,6 +108,29 @@ def test_a_registry_that_was_lost_or_emptied_takes_no_champion_away(
         shutil.copy(template_home / "mlflow.db", tmp_path / "empty.db")
         (tmp_path / "empty.db").rename(file)
         assert "does not know cartpole@1" in str(refreshed()[1])
+
+
+@pytest.mark.parametrize("was_verified", [True, False])
+def test_a_version_that_was_rolled_back_does_not_come_back_without_the_registry(
+    ready_home: Path, tmp_path: Path, was_verified: bool
+) -> None:
+    """No server saw the rollback; LoomDB knows of it, and this home the version before, or not."""
+    registry = Registry()
+    for number in (1, 2):
+        promoted(registry, discrete_folder(tmp_path / f"{number}", value=float(number)))
+    keeper = RoleKeeper(RegistrySource("cartpole"))
+    for _ in range(2):
+        keeper.refresh()
+    last = LastVerified.read(path_of("cartpole"))
+    assert (last.roles[CHAMPION], set(last.versions)) == ("2", {"1", "2"})
+    if not was_verified:
+        last.model_copy(update={"versions": {"2": last.versions["2"]}}).write(path_of("cartpole"))
+    promote.rollback("cartpole", "2 is dangerous", "Ada", registry=registry)
+    (ready_home / "mlflow.db").unlink()
+    with Inside(ServerSettings("cartpole")) as server:
+        answer = server.decide("a", OBS)
+        assert (answer.json()["version"] if was_verified else answer.status_code) == ("1" if was_verified else 503)
+        assert "is not there any more" in server.ask("GET", "/status").json()["registry_error"]
 
 
 def test_files_that_were_changed_are_not_taken_and_a_person_decides_all_the_same(

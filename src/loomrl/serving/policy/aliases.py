@@ -56,8 +56,10 @@ class ChampionStatements:
         version, previous = named.get(CHAMPION), named.get(PREVIOUS)
         if version is not None and version != self._champion:
             self._try_to_follow(version, registry)
-        if self._champion is None and (last := self._last_champion()) and last != version:
-            self._try_to_follow(last, registry)
+        if self._champion is None and time.monotonic() >= self._next_question:
+            last = self.last_champion()
+            if last is not None and last != version:
+                self._try_to_follow(last, registry)
         if version is None and self._champion is not None:
             self.refused[self._champion] = (
                 f"no alias {CHAMPION} in the registry: {self._champion}, champion last, stays"
@@ -92,14 +94,16 @@ class ChampionStatements:
         except (ArtifactError, ConfigError) as error:
             self.refused[version] = str(error)
 
-    def _last_champion(self) -> str | None:
-        """By the newest move that LoomDB or this home knows; None where neither knows one, or both were just asked."""
-        if time.monotonic() < self._next_question:
-            return None
-        self._next_question = time.monotonic() + _ASK_SECONDS
-        newest = self._recorded()
-        if self.number == 0 and newest is not None:
-            return str(newest["version"])
+    def last_champion(self) -> str | None:
+        """By the newest move that LoomDB or this home knows; None where neither knows one.
+
+        LoomDB is asked again after a while only.
+        """
+        if time.monotonic() >= self._next_question:
+            self._next_question = time.monotonic() + _ASK_SECONDS
+            newest = self._recorded()
+            if self.number == 0 and newest is not None:
+                self._numbered = str(newest["version"])
         return self._numbered
 
     def _follow(self, version: PolicyVersion) -> None:

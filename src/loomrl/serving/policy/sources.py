@@ -192,8 +192,28 @@ class RegistrySource(PolicySource):
         return self._settings.get(version, ServingConfig())
 
     def last_verified(self) -> LastVerified | None:
-        """The roles of a server of this home, as the registry named them last; None where none were kept."""
-        return self._kept
+        """The roles of a server of this home, as the registry named them last; None where none were kept.
+
+        Where another champion came after it, by what LoomDB knows, that one alone, if this home has verified it before;
+        None otherwise: a version that was rolled back does not come back because the registry is away.
+        """
+        champion = self._statements.last_champion()
+        if self._kept is None or champion in (None, self._kept.roles[CHAMPION]):
+            return self._kept
+        known = self._kept.versions.get(str(champion))
+        if known is None:
+            log.error(
+                "%s: %s was champion when the registry answered last, and LoomDB says that it is %s now, which this "
+                "home has not verified: no version is taken until the registry answers",
+                self.policy, self._kept.roles[CHAMPION], champion,
+            )  # fmt: skip
+            return None
+        try:
+            manifest = PolicyManifest.read(Path(known.folder) / MANIFEST)
+        except ArtifactError as error:
+            log.error("%s@%s, champion by what LoomDB knows, cannot be used: %s", self.policy, champion, error)
+            return None
+        return self._kept.model_copy(update={"roles": {CHAMPION: str(champion)}, "manifest": manifest})
 
     def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
         """Write the roles for the next start, where anything changed; nothing while roles are pinned, or without a
