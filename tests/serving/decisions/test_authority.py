@@ -15,6 +15,7 @@ from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.files import read_json, sha256_file, write_json
+from loomrl.system.home import home
 from loomrl.types import PolicyManifest
 from tests.support.inside import Inside, wait_for
 from tests.support.policies import BALANCING, discrete_folder
@@ -57,6 +58,21 @@ def order(server: Inside, method: str, route: str, **document: Any) -> None:
     answer = server.ask(method, route, document | BY)
     assert answer.is_success, answer.text
     server.context.roles.refresh()
+
+
+def test_a_plan_that_cannot_be_written_is_refused_and_orders_are_in_force(server: Inside) -> None:
+    """The file that processes lock is none: as on a disk that takes nothing any more."""
+    lock = home() / "controls" / "cartpole.json.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    answer = server.ask("PUT", "/plan", {"fallback": {"action": 1}, **BY})
+    assert answer.status_code == 503
+    assert "the plan in force stays: " in answer.text
+    assert server.ask("GET", "/plan").json()["plan"]["fallback"] is None
+    order(server, "POST", "/override", action=0, agent_id="a")
+    assert told(server, "a") == (200, 0, "override")
+    order(server, "PUT", "/kill-switch", on=True)
+    assert told(server, "b") == (503,), "no fallback is set"
 
 
 def test_each_stands_above_the_next(server: Inside) -> None:

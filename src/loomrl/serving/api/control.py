@@ -212,6 +212,8 @@ class ControlRoutes:
             await asyncio.to_thread(self._context.controls.set_plan, plan, actor, order.revision)
         except ConfigError as error:
             raise Problem(409, str(error)) from error
+        except ArtifactError as error:
+            raise Problem(503, f"the plan in force stays: {error}") from error
         return as_json(self._context.controls.describe_plan())
 
     async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
