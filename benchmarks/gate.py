@@ -20,9 +20,10 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -75,9 +76,14 @@ def examine_bad(kind: str, name: str) -> dict[str, Any]:
         return _row(kind, name, case.__doc__, outcome, folder)
 
 
+def _named(name: str, cases: Iterable[ModuleType]) -> ModuleType:
+    (case,) = (one for one in cases if one.__name__.endswith(f".{name}"))
+    return case
+
+
 def examine_unseen(name: str, trained: Path) -> dict[str, Any]:
     """What became of a file of `unseen`; `trained` keeps policies for the files that come after it."""
-    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
+    case = _named(name, unseen())
     with tempfile.TemporaryDirectory() as folder, one_thread():
         outcome = examine_trained(case.POLICY, case, Path(folder), trained)
         return _row(KIND, name, case.__doc__, outcome, folder) | {"policy": case.POLICY}
@@ -92,7 +98,7 @@ def examine_unspoilt(policy: str, trained: Path) -> dict[str, Any]:
 
 def examine_beside(name: str, trained: Path) -> dict[str, Any]:
     """What the champion's presence refuses a spoilt policy for that the gate let pass."""
-    (case,) = (one for one in [*seeded(), *unseen()] if one.__name__.endswith(f".{name}"))
+    case = _named(name, [*seeded(), *unseen()])
     with tempfile.TemporaryDirectory() as folder, one_thread():
         outcome = challenge(case, Path(folder), trained)
         return _row(BESIDE, name, case.__doc__, outcome, folder) | {"policy": policy_of(case)}
@@ -153,9 +159,8 @@ def _beside_champion(outcome: Outcome, folder: str) -> dict[str, Any]:
 
 def examine_harm(name: str, trained: Path) -> dict[str, Any]:
     """What a file of `unseen` does to the policy that it spoils, measured apart from the gate."""
-    (case,) = (one for one in unseen() if one.__name__.endswith(f".{name}"))
     with one_thread():
-        return {"kind": HARM, "name": name, **measure(case, trained)}
+        return {"kind": HARM, "name": name, **measure(_named(name, unseen()), trained)}
 
 
 def jobs(command: str, only: list[str], count: int, trained: Path = HERE) -> dict[str, tuple[Any, ...]]:
@@ -198,8 +203,7 @@ def sources(name: str) -> tuple[str, ...]:
     """Files and folders that a result depends on."""
     kind, _, rest = name.partition("/")
     if kind == HARM:
-        (case,) = (one for one in unseen() if one.__name__.endswith(f".{rest}"))
-        config = str(path_of(case.POLICY).relative_to(PROJECT))
+        config = str(path_of(_named(rest, unseen()).POLICY).relative_to(PROJECT))
         return (*CODE_HARM, config, f"benchmarks/seeded/{KIND}/{rest}.py")
     if kind == RETRAINED:
         return (*sources(f"unspoilt/{rest.rpartition('-')[0]}"), *CODE_BESIDE)
@@ -254,13 +258,23 @@ def reached(document: dict[str, Any]) -> bool:
     """Whether both limits hold. Bad are the files but those that did no harm to the policy they spoil; what is refused
     beside a champion is refused before promotion, too, and only what was there again when it was played again counts.
     """
-    harmless = harmless_ones(document)
-    bad = [row for row in document["bad"] if row["name"] not in harmless]
+    refused, harmful = refused_of_harmful(document)
     good = [row for row in document["good"] if row["is_good"]]
-    refused = sum(is_replayed(row) for row in [*bad, *document["beside"]] if row["name"] not in harmless) / len(bad)
     blocked = sum(map(is_blocked, good)) / len(good)
     unspoilt = all(row["passed"] for row in document["unspoilt"])
-    return bool(refused >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
+    return bool(refused / harmful >= LEAST_REFUSED and blocked <= MOST_BLOCKED and unspoilt)
+
+
+def refused_of_harmful(document: dict[str, Any]) -> tuple[int, int]:
+    """How many of the files that did harm were refused, of how many."""
+    harmless = harmless_ones(document)
+    refused = sum(row["name"] not in harmless for row in _stopped(document))
+    return refused, sum(row["name"] not in harmless for row in document["bad"])
+
+
+def _stopped(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rows of bad ones that were refused, by the gate or beside a champion, by a failure that was there again."""
+    return [row for row in [*document["bad"], *document["beside"]] if is_replayed(row)]
 
 
 def harmless_ones(document: dict[str, Any]) -> set[str]:
@@ -286,9 +300,9 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     known, others = ([row for row in bad if (row["kind"] == KIND) is new] for new in (False, True))
     beside = {row["name"]: row for row in document["beside"]}
     lines = [
-        *_told_of_bad(document),
+        _told_of_bad(document),
         "",
-        *_told_of_good(document),
+        _told_of_good(document),
         "",
         "| what is wrong | refused by the gate | played again | beside the champion it was |",
         "|---|---|---|---|",
@@ -309,46 +323,40 @@ def rendered(page: str, document: dict[str, Any]) -> str:
     return "\n".join([head + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
 
 
-def _told_of_bad(document: dict[str, Any]) -> list[str]:
-    bad, stopped = document["bad"], [row for row in [*document["bad"], *document["beside"]] if is_replayed(row)]
-    harmless = harmless_ones(document)
-    harmful = [row for row in bad if row["name"] not in harmless]
-    refused = sum(row["name"] not in harmless for row in stopped)
+def _told_of_bad(document: dict[str, Any]) -> str:
+    bad, stopped, (refused, harmful) = document["bad"], _stopped(document), refused_of_harmful(document)
     by_gate = sum(row["kind"] != BESIDE for row in stopped)
     undecided = sum(not row["refuted"] for row in stopped)
-    names = ", ".join(f"`{name}`" for name in sorted(harmless)) or "none"
-    return [
+    names = ", ".join(f"`{name}`" for name in sorted(harmless_ones(document))) or "none"
+    return (
         f"{len(stopped)} of {len(bad)} seeded files ({len(stopped) / len(bad):.1%}) were refused before promotion by a "
         f"failure that was there again when it was played again: {by_gate} by the gate, of them {undecided} by claims "
-        f"that stayed undecided, and {len(stopped) - by_gate} beside the champion they were. Of the {len(harmful)} "
-        f"that did harm, {refused} ({refused / len(harmful):.1%}) were. No harm to the policy of this machine was "
-        f"measured of: {names}.",
-    ]
-
-
-def _told_of_good(document: dict[str, Any]) -> list[str]:
-    good, unspoilt, again = (
-        [row for row in document["good"] if row["is_good"]],
-        document["unspoilt"],
-        document[RETRAINED],
+        f"that stayed undecided, and {len(stopped) - by_gate} beside the champion they were. Of the {harmful} "
+        f"that did harm, {refused} ({refused / harmful:.1%}) were. No harm to the policy of this machine was "
+        f"measured of: {names}."
     )
+
+
+def _told_of_good(document: dict[str, Any]) -> str:
+    good = [row for row in document["good"] if row["is_good"]]
+    unspoilt, again = document["unspoilt"], document[RETRAINED]
     refused_later = [row for row in again if row["passed"] and is_blocked(row)]
     told = "; refused there: " + ", ".join(
         f"`{row['name']}` by {_codes(row['beside']['blocking'])}" + ("" if row["beside"]["refuted"] else " (undecided)")
         for row in refused_later
     )
-    return [
+    return (
         f"{sum(row['passed'] for row in good)} of {len(good)} good policies of CartPole passed the gate, and "
         f"{len(good) - sum(map(is_blocked, good))} of them beside the champion too. Of the {len(unspoilt)} policies "
         f"that the other authors spoil, {sum(row['passed'] for row in unspoilt)} pass as they were trained. Of "
         f"{len(again)} that the configs but CartPole's train with other seeds, {sum(row['passed'] for row in again)} "
         f"pass the gate, and {len(again) - sum(map(is_blocked, again))} of them beside the champion too"
-        f"{told if refused_later else ''}.",
-    ]
+        f"{told if refused_later else ''}."
+    )
 
 
 def _harm(row: dict[str, Any]) -> str:
-    """The kind of episodes in which it does most, by the share of the mean return."""
+    """The kind of episodes in which the mean return falls most, and from what to what; of the falls that are sure."""
     sure = {kind: one for kind, one in row["found"].items() if one["p_value"] <= ALPHA}
     if not sure:
         return "none found"

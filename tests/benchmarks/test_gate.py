@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from scipy.stats import binom
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts, not a package
@@ -44,7 +43,7 @@ def test_the_page_is_in_step_with_the_results() -> None:
     assert gate.rendered(page, results()) == page, "python benchmarks/gate.py render"
 
 
-def test_the_results_are_of_every_seeded_file_and_those_of_the_checks_author_reach_both_limits() -> None:
+def test_the_results_are_of_every_seeded_file_and_reach_both_limits() -> None:
     document = results()
     names = {(row["kind"], row["name"]) for row in document["bad"]}
     assert names == {tuple(case.__name__.split(".")[1:]) for case in [*seeded(), *trained.unseen()]}
@@ -62,11 +61,7 @@ def test_the_results_are_of_every_seeded_file_and_those_of_the_checks_author_rea
     names_known = {row["name"] for row in known}
     beside = [row for row in document["beside"] if row["name"] in names_known]
     assert gate.reached({**document, "bad": known, "beside": beside})  # of files that the checks' author wrote
-    harmless = gate.harmless_ones(document)
-    stopped = [row for row in [*document["bad"], *document["beside"]] if gate.is_replayed(row)]
-    replayed = sum(row["name"] not in harmless for row in stopped)
-    chance = binom.cdf(replayed, len(document["bad"]) - len(harmless), gate.LEAST_REFUSED)
-    assert chance > 0.01, "each machine trains other policies; a rate of 95 % hardly gives so few"
+    assert gate.reached(document)
 
 
 def test_unseen_files_spoil_policies_of_several_environments_two_of_them_new() -> None:
