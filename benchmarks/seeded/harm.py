@@ -52,13 +52,15 @@ def measure(case: ModuleType, kept: Path) -> dict[str, Any]:
 
 def _returns(env_id: str, policy: Any, kind: str, kept: Path | None = None) -> Floats:
     """Of the episodes of one kind, (N,)."""
-    if kept is not None and kept.exists():
-        return np.asarray(np.load(kept))
-    parts = [_play(env_id, policy, kind, _FIRST_SEED + first) for first in range(0, NUM_PAIRS, _AT_ONCE)]
-    returns = np.concatenate(parts)
     if kept is not None:
-        np.save(kept, returns)
-    return returns
+        return np.asarray(np.load(trained.kept_once(kept, lambda path: _keep(path, _returns(env_id, policy, kind)))))
+    parts = [_play(env_id, policy, kind, _FIRST_SEED + first) for first in range(0, NUM_PAIRS, _AT_ONCE)]
+    return np.concatenate(parts)
+
+
+def _keep(path: Path, returns: Floats) -> None:
+    with path.open("wb") as file:
+        np.save(file, returns)
 
 
 def _play(env_id: str, act: Callable[[Any], Any], kind: str, first_seed: int) -> Floats:

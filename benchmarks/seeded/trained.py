@@ -69,17 +69,17 @@ def trained_once(config: PolicyConfig, kept: Path) -> Path:
     return kept_once(kept / config.name, lambda folder: _train(config, folder))
 
 
-def kept_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """The folder, made if it is not there; processes that make it at once get that of the first."""
-    if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+def kept_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The file or folder, made if it is not there; processes that make it at once get a whole one."""
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent) as temporary:
             make(Path(temporary) / "new")
             try:
-                os.rename(Path(temporary) / "new", folder)
+                os.rename(Path(temporary) / "new", path)
             except OSError:
-                if not folder.exists():
+                if not path.exists():
                     raise
-    return folder
+    return path
 
 
 def _train(config: PolicyConfig, folder: Path) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Required, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from loomrl.safety.config import SafetyConfig
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.system.schema import Section
 from loomrl.types import (
     ActFunction,
@@ -206,6 +206,10 @@ class Context:
             given |= vars(judged) | {"confidence": self.config.confidence}
         cited = [*beside, written]
         return Claim(id=claim, stage=self.stage, evidence=cited, counterexample=found, **(given | {**fields}))
+
+    def constraints_by_claim(self) -> dict[str, ConstraintConfig]:
+        """The declared constraints, by the ids of the check's claims that are named like them."""
+        return {f"{self.check}.{constraint.name}": constraint for constraint in self.config.constraints}
 
     def undecided(self, statement: str, why: str, name: str = "") -> Claim:
         """An UNDECIDED claim that could not be examined, without evidence: the case is written all the same, and says

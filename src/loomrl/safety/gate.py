@@ -85,8 +85,9 @@ def build_case(
     limits: dict[str, ConstraintConfig] = {}
     disturbed: dict[str, ConstraintConfig] = {}
     for check, settings in applicable:
-        limits |= _limits(getattr(check, "episode_limits", None), context, settings)
-        disturbed |= _limits(getattr(check, "disturbed_limits", None), context, settings)
+        its_own = context.of(check, settings)
+        limits |= _limits(getattr(check, "episode_limits", None), its_own, settings)
+        disturbed |= _limits(getattr(check, "disturbed_limits", None), its_own, settings)
     claims = label_limits(_with_sound_labels(claims), limits, disturbed, context)
     claims = [_without_alternative(claim) for claim in claims]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))

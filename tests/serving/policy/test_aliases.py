@@ -242,6 +242,15 @@ def test_a_version_that_could_not_be_loaded_without_the_alias_is_tried_again(
     assert champion(started) == "2"
 
 
+def test_the_champion_before_decides_at_once_though_loomdb_was_asked_a_moment_ago(registry: Registry) -> None:
+    """A server asks it when it starts without the registry; then that is back, with an alias moved by hand."""
+    by_hand(registry, "3")
+    path_of("cartpole").unlink(missing_ok=True)
+    source = RegistrySource("cartpole")
+    assert source.last_verified() is None
+    assert source.roles()[CHAMPION] == "2"
+
+
 def test_a_policy_without_a_champion_has_none(ready_home: Path, tmp_path: Path) -> None:
     Registry().register("cartpole", discrete_folder(tmp_path / "1"), "run-1")
     assert champion(fresh()) is None

@@ -95,9 +95,7 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
 
 def disturbed_limits(context: Context, config: FalsificationConfig) -> dict[str, ConstraintConfig]:
     """The constraints that the claims about drifts are about, by claim id; empty where no drift is searched."""
-    if config.magnitude is None:
-        return {}
-    return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
+    return {} if config.magnitude is None else context.constraints_by_claim()
 
 
 def replay(failure: Failure) -> Replayed:

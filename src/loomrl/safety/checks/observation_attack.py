@@ -82,7 +82,7 @@ def scope(config: ObservationAttackConfig, claim: Claim) -> Scope:
 
 def disturbed_limits(context: Context, config: ObservationAttackConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
     """The constraints that the check's claims are about, by claim id."""
-    return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
+    return context.constraints_by_claim()
 
 
 def _claim(

@@ -89,7 +89,7 @@ def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG0
 
 def episode_limits(context: Context, config: StatisticalLimitsConfig) -> dict[str, ConstraintConfig]:  # noqa: ARG001 - a check's signature
     """The constraints that the check's claims are about, by claim id."""
-    return {f"{NAME}.{constraint.name}": constraint for constraint in context.config.constraints}
+    return context.constraints_by_claim()
 
 
 def _kind(constraint: ConstraintConfig, config: StatisticalLimitsConfig) -> type[EpisodeSample]:

@@ -56,10 +56,9 @@ class ChampionStatements:
         version, previous = named.get(CHAMPION), named.get(PREVIOUS)
         if version is not None and version != self._champion:
             self._try_to_follow(version, registry)
-        if self._champion is None and time.monotonic() >= self._next_question:
-            last = self.last_champion()
-            if last is not None and last != version:
-                self._try_to_follow(last, registry)
+        last = self.last_champion() if self._champion is None else None
+        if last not in (None, version):
+            self._try_to_follow(last, registry)
         if version is None and self._champion is not None:
             self.refused[self._champion] = (
                 f"no alias {CHAMPION} in the registry: {self._champion}, champion last, stays"
