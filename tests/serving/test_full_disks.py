@@ -5,7 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from loomrl.cli.main import app
 from loomrl.errors import ArtifactError, ServiceError
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.process import ServerProcess
@@ -105,6 +107,20 @@ def test_a_server_does_not_start_without_room_and_says_so(disk: SmallDisk, tmp_p
 
 def order(what: str) -> dict[str, object]:
     return operation("cartpole", what, "Ada", "test")
+
+
+def test_a_server_does_not_start_in_a_home_that_is_read_only_and_says_so(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with small_disk(home) as disk:
+        disk.turn_read_only()
+        with pytest.raises(ServiceError, match=rf"code 3.*LOOMRL_HOME {home} is not writable; set LOOMRL_HOME to"):
+            server_of(tmp_path, environment={"LOOMRL_HOME": str(home)}).__enter__()
+        with server_of(tmp_path) as server, server.client() as client:
+            ordered = ["kill", "on", "--policy", "cartpole", "--reason", "a fault", "--server", server.url]
+            done = CliRunner(env={"LOOMRL_HOME": str(home)}).invoke(app, ordered)
+            assert done.exit_code == 0, done.output
+            with pytest.raises(Refused, match="503: the kill switch is on"):
+                client.decide("a", OBS)
 
 
 def test_records_of_orders_find_room_on_a_full_disk_and_stand_in_the_chain(disk: SmallDisk) -> None:

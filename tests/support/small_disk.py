@@ -29,6 +29,10 @@ class SmallDisk:
             if not _fits((self._ballast / str(number)).touch):
                 return
 
+    def turn_read_only(self) -> None:
+        """For good."""
+        subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)
+
     def make_room(self) -> None:
         """Take away what filled it."""
         if self._ballast.is_dir():
