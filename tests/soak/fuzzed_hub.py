@@ -32,7 +32,7 @@ class _Hub:
         self.settle()
         self._trainer.register(batch_size=2, max_token_len=64, num_steps=10)
         self._environment.post(group(2))
-        batch = self._trainer.take()
+        batch = self._trainer.next_batch()
         self.settle()
         return None if batch is None else batch.groups
 
