@@ -236,7 +236,7 @@ def test_a_limit_that_is_broken_later_was_seen_broken(
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [kept])
     claim = examine(statistical_limits, context, max_episodes=120)
     assert claim.finding.startswith("0 of" if kind else "4 of")
-    (labelled,) = repeats.label_limits([claim], {claim.id: limit}, {}, context)
+    (labelled,) = repeats.label_limits([claim], {claim.id: limit}, {}, {}, context)
     assert (labelled.label and labelled.label.kind) == kind
 
 
@@ -270,7 +270,7 @@ def test_a_fall_of_the_return_that_nothing_reaches_is_not_counted(
     settings = {"max_return_drop": allowed, "num_episodes": 8}
     claim = examine(disturbed_return, context, **settings)
     limits = disturbed_return.disturbed_limits(context, disturbed_return.Config(**settings))
-    (labelled,) = repeats.label_limits([claim], {}, limits, context)
+    (labelled,) = repeats.label_limits([claim], {}, limits, {}, context)
     assert (labelled.label and labelled.label.kind) == kind
 
 

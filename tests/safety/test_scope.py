@@ -1,6 +1,7 @@
 """Every claim says what it rests on; what repeats another, cannot be false or is a record is shown and not counted."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from loomrl.safety.case.decision import decide
 from loomrl.safety.case.document import check_case
 from loomrl.safety.case.tally import tally
-from loomrl.safety.check import Check, CheckConfig, Context, Scope, scope_of
+from loomrl.safety.check import Check, CheckConfig, Context, Demand, Scope, scope_of
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.gate import _with_sound_labels
 from loomrl.safety.probing import repeats
@@ -81,6 +82,14 @@ def test_only_claims_without_a_label_count() -> None:
     assert str(tally(claims[:2])) == "1 of 2 claims hold"
 
 
+@pytest.mark.parametrize("verdict", [Verdict.REFUTED, Verdict.UNDECIDED, Verdict.WAIVED])
+@pytest.mark.parametrize("kind", [kind for kind in LabelKind if kind is not LabelKind.REPEATS])
+def test_what_does_not_hold_counts_whatever_its_label_says(kind: LabelKind, verdict: Verdict) -> None:
+    """A gate that it blocks does not say that all hold."""
+    claims = [made("a"), made("b", verdict=verdict, label=label(kind))]
+    assert str(tally(claims)) == "1 of 2 claims hold"
+
+
 @pytest.mark.parametrize("kind", LabelKind)
 def test_a_labelled_claim_that_is_refuted_blocks(kind: LabelKind) -> None:
     refuted = made("b", verdict=Verdict.REFUTED, label=label(kind))
@@ -106,7 +115,17 @@ def test_a_decision_says_in_which_episodes_no_limit_was_broken() -> None:
     decision = decide([made("a", label=label(LabelKind.NEVER_BROKEN)), searched])
     assert decision.passed
     assert "ever seen broken" not in decision.reason
-    assert "in the episodes that were played for the labels" in decision.reason
+    assert "nothing that was tried, whoever acted, makes one of these claims false" in decision.reason
+
+
+def test_what_repeats_a_claim_that_nothing_makes_false_says_no_more_than_it() -> None:
+    """The decision says so, however many claims repeat it."""
+
+    def repeated(name: str) -> Claim:
+        return made("b", label=ClaimLabel(kind=LabelKind.REPEATS, reason="so", claim=name))
+
+    assert "refuse nothing" in decide([made("a", label=label(LabelKind.NEVER_BROKEN)), repeated("a")]).reason
+    assert "refuse nothing" not in decide([made("a"), repeated("a")]).reason
 
 
 # --- which claims are about one event ---
@@ -126,7 +145,7 @@ def labelled(
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
     context: Any = SimpleNamespace(episodes=episodes)
     claims = [made(one.name) for one in limits]
-    found = repeats.label_limits(claims, {one.name: one for one in limits}, {}, context)
+    found = repeats.label_limits(claims, {one.name: one for one in limits}, {}, {}, context)
     return {one.id: None if one.label is None else one.label.claim for one in found}
 
 
@@ -158,12 +177,95 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
     limits = {"earning": earning, "costly": costly, "pole": high("pole"), "refuted": high("refuted", limit=99.0)}
     claims = [made(name) for name in limits]
     claims[-1] = claims[-1].model_copy(update={"verdict": Verdict.REFUTED})  # in episodes that nobody else has
-    found = {one.id: one.label for one in repeats.label_limits(claims, limits, {}, context)}
+    found = {one.id: one.label for one in repeats.label_limits(claims, limits, {}, {}, context)}
     assert found["pole"] is found["refuted"] is None
     for label in (found["earning"], found["costly"]):
         assert label is not None
         assert label.kind is LabelKind.NEVER_BROKEN
-        assert "in 9 of the policy as it is and in 1 more" in label.reason
+        assert "of 9 of the policy as it is and of 1 more" in label.reason
+
+
+@pytest.mark.parametrize(("share", "kind"), [(0.4, None), (0.5, LabelKind.NEVER_BROKEN)])
+def test_a_share_of_steps_that_no_episode_reaches_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, share: float, kind: LabelKind | None
+) -> None:
+    """Each episode ends at the first step that violates: of two steps one, of three one."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT, RIGHT])
+    context: Any = SimpleNamespace(episodes=[CALM] * 9)
+    limit = high("steps", share=share).model_copy(update={"per": "step"})
+    (found,) = repeats.label_limits([made("steps")], {"steps": limit}, {}, {}, context)
+    assert (found.label and found.label.kind) == kind
+    (found,) = repeats.label_limits([made("drift")], {}, {"drift": limit}, {}, context)
+    assert found.label is None, "under a drift one step is enough"
+
+
+def test_of_one_event_the_stricter_limit_counts_and_the_mandatory_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optional claim repeats no looser one, and a mandatory one repeats none that blocks nothing."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    limits = {"loose": high("loose", share=0.5), "strict": high("strict", 1), "other": high("other", 1, share=0.6)}
+    claims = [made("loose"), made("strict", mandatory=False), made("other", mandatory=False)]
+    found = repeats.label_limits(claims, limits, {}, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, None, "strict"]
+    found = repeats.label_limits([claims[0], made("strict"), claims[2]], limits, {}, {}, context)
+    assert [one.label and one.label.claim for one in found] == ["strict", None, "strict"]
+
+
+def test_limits_that_end_episodes_count_steps_and_episodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pole that falls ends every episode, and is one step of each."""
+    steps = high("steps", share=0.04).model_copy(update={"per": "step"})
+    found = labelled(monkeypatch, [steps, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3])
+    assert found == {"steps": None, "a": None, "b": "a"}
+
+
+def test_what_is_one_with_a_limit_that_ends_episodes_is_one_with_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash costs, earns less, and ends the episode: what it costs in all is broken at the same step."""
+    crashes = [crash(num_steps) for num_steps in (2, 3, 4, 2, 3, 4)]
+    safe = replace(CALM, info={"cost": np.zeros(9)})
+    limits = [
+        ConstraintConfig(name="sum", quantity="episode_cost", high=0.0, max_probability=0.01),
+        ConstraintConfig(name="cost", quantity="cost", high=0.0, max_probability=0.01),
+        high("off"),
+    ]
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [*crashes, *[safe] * 3])
+    context: Any = SimpleNamespace(episodes=[safe])
+    found = repeats.label_limits([made(one.name) for one in limits], {one.name: one for one in limits}, {}, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, "sum", "sum"]
+
+
+def crash(num_steps: int) -> Episode:
+    ending = episode([0.0] * (num_steps - 1) + [1.5], True)
+    return replace(ending, info={"cost": np.array([0.0] * (num_steps - 1) + [1.0])})
+
+
+def test_under_a_disturbance_one_step_is_enough_whatever_a_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So whoever keeps the nearer limit there keeps the farther one."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
+    context: Any = SimpleNamespace(episodes=[CALM])
+    near = high("near", share=0.06)
+    far = high("far", limit=1.2, share=0.01).model_copy(update={"per": "step"})
+    disturbed = {f"{check}.{one.name}": one for check in ("drift", "attack") for one in (far, near)}
+    found = repeats.label_limits([made(name) for name in disturbed], {}, disturbed, {}, context)
+    assert [one.label and one.label.claim for one in found] == ["drift.near", None, "attack.near", None]
+    limits = {"far": far, "near": near}
+    found = repeats.label_limits([made(name) for name in limits], limits, {}, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, None]
+
+
+def test_a_claim_that_asks_for_no_more_than_another_is_not_counted() -> None:
+    """Where both hold, come out alike, and the other one blocks as much."""
+    demands = {"a": Demand(("x",), (1.0, 2.0)), "b": Demand(("x",), (1.0, 1.0)), "c": Demand(("y",), (0.0, 0.0))}
+    nothing: Any = SimpleNamespace(episodes=[])
+
+    def counted(*claims: Claim) -> str:
+        found = repeats.label_limits(claims, {}, {}, demands, nothing)
+        return "".join(one.id for one in found if one.label is None)
+
+    assert counted(made("a"), made("b"), made("c")) == "ac"
+    assert counted(made("b"), made("a")) == "a"
+    assert counted(made("a", verdict=Verdict.REFUTED), made("b", verdict=Verdict.REFUTED)) == "ab"
+    assert counted(made("a", verdict=Verdict.PROVED), made("b")) == "ab"
+    assert counted(made("a", mandatory=False), made("b")) == "ab"
 
 
 def test_limits_of_one_event_that_come_out_differently_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +273,7 @@ def test_limits_of_one_event_that_come_out_differently_both_count(monkeypatch: p
     context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
     limits = {"a": high("a"), "b": high("b", 1)}
     claims = [made("a"), made("b", verdict=Verdict.REFUTED)]
-    found = repeats.label_limits(claims, limits, {}, context)
+    found = repeats.label_limits(claims, limits, {}, {}, context)
     assert [one.label for one in found] == [None, None]
     assert str(tally(found)) == "1 of 2 claims hold"
 
@@ -206,7 +308,7 @@ def test_a_claim_that_is_undecided_takes_no_others_out_of_their_event(monkeypatc
     context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
     limits = {"strict": high("strict", share=0.001), "a": high("a", limit=0.9), "b": high("b", 1)}
     claims = [made("strict", verdict=Verdict.UNDECIDED), made("a"), made("b")]
-    found = repeats.label_limits(claims, limits, {}, context)
+    found = repeats.label_limits(claims, limits, {}, {}, context)
     assert [one.label and one.label.claim for one in found] == [None, None, "a"]
 
 
@@ -223,7 +325,7 @@ def test_events_under_a_disturbance_are_known_without_claims_about_the_shared_ep
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
     context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
     disturbed = {"drift.a": high("a"), "drift.b": high("b", 1)}
-    found = repeats.label_limits([made(name) for name in disturbed], {}, disturbed, context)
+    found = repeats.label_limits([made(name) for name in disturbed], {}, disturbed, {}, context)
     assert [one.label and one.label.claim for one in found] == [None, "drift.a"]
 
 
@@ -245,7 +347,7 @@ def test_what_says_the_same_word_for_word_is_counted_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
     claims = [made("certified.a", statement="x", mandatory=False), made("certified.b", statement="x")]
     claims += [made("certified.c", statement="x", verdict=Verdict.REFUTED), made("other.a", statement="x")]
-    found = repeats.label_limits(claims, {}, {}, SimpleNamespace(episodes=[]))  # type: ignore[arg-type]
+    found = repeats.label_limits(claims, {}, {}, {}, SimpleNamespace(episodes=[]))  # type: ignore[arg-type]
     assert [one.label and one.label.claim for one in found] == ["certified.b", None, None, None]
 
 
@@ -259,7 +361,7 @@ def test_sums_are_one_event_only_where_other_actions_tell(monkeypatch: pytest.Mo
         "return": ConstraintConfig(name="return", quantity="return", low=5.0, max_probability=0.01),
         "length": ConstraintConfig(name="length", quantity="length", low=5.0, max_probability=0.05),
     }
-    found = repeats.label_limits([made(name) for name in limits], limits, {}, context)
+    found = repeats.label_limits([made(name) for name in limits], limits, {}, {}, context)
     assert [one.label and one.label.claim for one in found] == [None, "return" if num_kept else None]
 
 
@@ -274,7 +376,7 @@ def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pyt
 
     def labelled(refuted: str) -> dict[str, tuple[LabelKind, str | None]]:
         judged = [one.model_copy(update={"verdict": Verdict.REFUTED}) if one.id == refuted else one for one in claims]
-        found = repeats.label_limits(judged, limits, disturbed, context)
+        found = repeats.label_limits(judged, limits, disturbed, {}, context)
         return {one.id: (one.label.kind, one.label.claim) for one in found if one.label is not None}
 
     unbroken = {f"{check}.other": (LabelKind.NEVER_BROKEN, None) for check in ("limits", "drift", "attack")}
@@ -291,7 +393,7 @@ def test_what_cannot_be_false_cannot_be_under_a_disturbance(monkeypatch: pytest.
     disturbed = {"drift.a": limit, "attack.a": limit, "drift.alone": high("alone", limit=0.9, share=0.5)}
     claims = [made("limits.a", label=sure), *(made(name) for name in disturbed)]
     claims[2] = claims[2].model_copy(update={"verdict": Verdict.REFUTED})
-    found = repeats.label_limits(claims, {"limits.a": limit}, disturbed, context)
+    found = repeats.label_limits(claims, {"limits.a": limit}, disturbed, {}, context)
     assert [one.label for one in found] == [sure, sure, None, None], "what was seen false can be false"
 
 

@@ -11,10 +11,12 @@ would have made it false. episode_limits(context, config) -> {claim id: Constrai
 about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats);
 the evidence of one that rests on further episodes says in num_violating_episodes how many of all break its limit.
 disturbed_limits(context, config) names in the same way the claims about a limit in episodes under a disturbance.
+demands(context, config) -> {claim id: Demand} says of other claims what they ask for, so that one which asks for no
+more than another one is not counted.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Required, TypedDict, Unpack
@@ -56,6 +58,7 @@ STAGES = (
 )
 
 
+HOLDS = (Verdict.PROVED, Verdict.SUPPORTED)  # what an examined claim that is met came out as
 NOT_EXAMINED = "none: it could not be examined"  # the method of such a claim
 _LONGEST_WHOLE = 1e15  # larger ones are no longer exact in every digit
 PLACEHOLDER = "{case}"  # stands for the case's folder until the gate knows where that is
@@ -66,6 +69,20 @@ def why_not_applicable(check: "Check", context: "Context") -> str | None:
     ask = getattr(check, "not_applicable", None)
     reason: str | None = None if ask is None else ask(context.observation_space, context.action_space)
     return reason
+
+
+class Demand(NamedTuple):
+    """What a claim asks for, to be compared: of two about one `subject` the one asks for no more than the other none of
+    whose `numbers` is smaller than its own."""
+
+    subject: tuple[Hashable, ...]
+    numbers: tuple[float, ...] = ()
+
+    def covers(self, other: "Demand") -> bool:
+        """Whether what is asked for holds only where what the other asks for holds as well."""
+        if self.subject != other.subject:
+            return False
+        return all(own >= its for own, its in zip(self.numbers, other.numbers, strict=True))
 
 
 class Scope(NamedTuple):

@@ -127,10 +127,16 @@ def check_constraint(constraint: ConstraintConfig, episode: Episode) -> None:
 def limits(constraint: ConstraintConfig) -> str:
     """The allowed values in words, such as `within [-2.4, 2.4]` or `at most 25`."""
     if constraint.low is None:
-        return f"at most {constraint.high:g}"
+        return f"at most {exact(constraint.high)}"
     if constraint.high is None:
-        return f"at least {constraint.low:g}"
-    return f"within [{constraint.low:g}, {constraint.high:g}]"
+        return f"at least {exact(constraint.low)}"
+    return f"within [{exact(constraint.low)}, {exact(constraint.high)}]"
+
+
+def exact(value: float | None) -> str:
+    """A number in as few figures as tell it from every other one."""
+    assert value is not None
+    return shown if float(shown := f"{value:g}") == value else repr(float(value))
 
 
 def _component(constraint: ConstraintConfig, values: NDArray[np.generic]) -> Floats:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from loomrl.safety.case.standing import HOLDS
+from loomrl.safety.check import HOLDS
 from loomrl.system.schema import Section
 from loomrl.types import Claim, LabelKind
 

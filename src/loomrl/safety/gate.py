@@ -23,6 +23,7 @@ from loomrl.safety.check import (
     Check,
     CheckConfig,
     Context,
+    Demand,
     scope_of,
     why_not_applicable,
 )
@@ -84,11 +85,13 @@ def build_case(
     _demand_distinct_ids(claims)
     limits: dict[str, ConstraintConfig] = {}
     disturbed: dict[str, ConstraintConfig] = {}
+    demands: dict[str, Demand] = {}
     for check, settings in applicable:
         its_own = context.of(check, settings)
-        limits |= _limits(getattr(check, "episode_limits", None), its_own, settings)
-        disturbed |= _limits(getattr(check, "disturbed_limits", None), its_own, settings)
-    claims = label_limits(_with_sound_labels(claims), limits, disturbed, context)
+        limits |= _told_by(check, "episode_limits", its_own, settings)
+        disturbed |= _told_by(check, "disturbed_limits", its_own, settings)
+        demands |= _told_by(check, "demands", its_own, settings)
+    claims = label_limits(_with_sound_labels(claims), limits, disturbed, demands, context)
     claims = [_without_alternative(claim) for claim in claims]
     claims = sorted(apply_waivers(claims, config.waivers), key=lambda claim: (STAGES.index(claim.stage), claim.id))
     case = SafetyCase(
@@ -216,11 +219,10 @@ def _visited(space: Any, evaluation_folder: Path) -> Any:
     return stack_columns(table, "obs", space.shape, space.dtype)
 
 
-def _limits(
-    named: Callable[[Context, Any], dict[str, ConstraintConfig]] | None, context: Context, settings: CheckConfig
-) -> dict[str, ConstraintConfig]:
-    """The limits that a check's claims are about, by the claims' ids; none where it does not say so."""
-    return {} if named is None else named(context, settings)
+def _told_by(check: Check, hook: str, context: Context, settings: CheckConfig) -> dict[str, Any]:
+    """What a check says of its claims, by their ids; nothing where it does not have this function."""
+    tell: Callable[[Context, CheckConfig], dict[str, Any]] | None = getattr(check, hook, None)
+    return {} if tell is None else tell(context, settings)
 
 
 def _demand_distinct_ids(claims: Sequence[Claim]) -> None:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from datetime import date
 
+from loomrl.safety.check import HOLDS
 from loomrl.types import Claim, SafetyCase, Verdict
-
-HOLDS = (Verdict.PROVED, Verdict.SUPPORTED)
 
 
 def lapsed(case: SafetyCase, today: date) -> list[Claim]:

@@ -2,14 +2,15 @@
 
 Counted is a claim that can be false and says something of its own. One with a label (it repeats another, cannot be
 false or was never seen false, or compares records of the same run) is shown, and blocks like any other where it is
-refuted.
+mandatory and not met. One that does not hold counts whatever its label says, unless it repeats another one, which comes
+out alike.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loomrl.safety.case.standing import HOLDS
+from loomrl.safety.check import HOLDS
 from loomrl.types import Claim, LabelKind
 
 
@@ -17,7 +18,8 @@ from loomrl.types import Claim, LabelKind
 class ClaimTally:
     """How many of the claims that count hold, and how many do not count, for what reason.
 
-    `counted` are those without a label, and `holding` those of them that are proved or supported.
+    `counted` are those without a label, and those that do not hold and repeat no other one; `holding` are those of them
+    that are proved or supported.
     """
 
     holding: int
@@ -40,8 +42,14 @@ _TOLD = {
 
 
 def tally(claims: Sequence[Claim]) -> ClaimTally:
-    """Count the claims that hold, those without a label, and the labelled ones by kind."""
-    counted = [claim for claim in claims if claim.label is None]
-    labels = Counter(claim.label.kind for claim in claims if claim.label is not None)
+    """Count the claims that hold, those that count, and the others by kind of label."""
+    left_out = Counter(claim.label.kind for claim in claims if claim.label is not None and not _counts(claim))
+    counted = [claim for claim in claims if _counts(claim)]
     holding = sum(claim.verdict in HOLDS for claim in counted)
-    return ClaimTally(holding, len(counted), {kind: labels[kind] for kind in LabelKind})
+    return ClaimTally(holding, len(counted), {kind: left_out[kind] for kind in LabelKind})
+
+
+def _counts(claim: Claim) -> bool:
+    if claim.label is None:
+        return True
+    return claim.verdict not in HOLDS and claim.label.kind is not LabelKind.REPEATS

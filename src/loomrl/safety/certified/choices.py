@@ -62,6 +62,24 @@ def possible_actions(network: Network, space: Any) -> Possible:
     return ranges
 
 
+def all_actions(space: Any) -> Possible:
+    """As `possible_actions`, for whoever may take any action of a Discrete space, or of a Box with finite ends."""
+    if isinstance(space, spaces.Discrete):
+        each = np.arange(space.start, space.start + space.n, dtype=np.float64)[:, None]
+
+        def choices(low: Array, high: Array) -> tuple[Ints, Array, Array]:  # noqa: ARG001 - it is so in every box
+            action = np.tile(each, (len(low), 1))
+            return np.repeat(np.arange(len(low)), len(each)), action, action
+
+        return choices
+
+    def ranges(low: Array, high: Array) -> tuple[Ints, Array, Array]:  # noqa: ARG001 - it is so in every box
+        least, most = (np.tile(end.astype(np.float64).reshape(1, -1), (len(low), 1)) for end in (space.low, space.high))
+        return np.arange(len(low)), least, most
+
+    return ranges
+
+
 def _as_observed(low: Array, high: Array) -> tuple[Array, Array]:
     ends = ((low, np.float32(-np.inf)), (high, np.float32(np.inf)))
     least, most = (np.nextafter(end.astype(np.float32), beyond).astype(np.float64) for end, beyond in ends)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from loomrl.errors import ConfigError
+from loomrl.safety.constraints import exact
 
 Array = NDArray[np.float64]
 Refused = Callable[[str], ConfigError]  # makes the error that names the config's key, as `refusal` does
@@ -74,10 +75,20 @@ def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> t
     return low, high
 
 
+def region_demand(region: Mapping[str, list[float]], space: Any, refused: Refused) -> tuple[float, ...]:
+    """Numbers of which none is smaller the larger a region is, as `Demand` compares them.
+
+    Raises:
+        ConfigError: as `box_of` does.
+    """
+    low, high = box_of(region, space, refused)
+    return (*(-low).tolist(), *high.tolist())
+
+
 def described(region: Mapping[str, list[float]]) -> str:
     """A region as words for a message, such as `observation[0] in [0, 1] and observation[1] in [-1, 1]`; `any value`
     for an empty one."""
-    parts = [f"{component} in [{low:g}, {high:g}]" for component, (low, high) in sorted(region.items())]
+    parts = [f"{component} in [{exact(low)}, {exact(high)}]" for component, (low, high) in sorted(region.items())]
     return " and ".join(parts) or "any value"
 
 

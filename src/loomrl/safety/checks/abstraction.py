@@ -18,7 +18,7 @@ from loomrl.errors import ArtifactError, ConfigError
 from loomrl.safety.certified.properties import METHOD
 from loomrl.safety.check import MODEL_CHECKING, CheckConfig, Context, Scope
 from loomrl.safety.probing.probes import is_recurrent
-from loomrl.types import Bound, Claim, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 if TYPE_CHECKING:
     from loomrl.environment.finite.abstraction import Abstraction
@@ -117,7 +117,8 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
             found = worst_case(model, config.cells, possible_actions(policy.network, context.action_space), steps)
         except ArtifactError as error:
             return [context.undecided(statement, str(error))]
-    holds = found.probability <= config.max_probability
+        holds = found.probability <= config.max_probability
+        label = _label(model, config, context.action_space, steps) if holds else None
     evidence = {
         "kind": NAME,
         "cells": config.cells,
@@ -146,8 +147,24 @@ def examine(context: Context, config: AbstractionConfig) -> list[Claim]:
                 f"at most {found.probability:.4g}, over {found.num_reached} of {found.num_cells} cells that may be "
                 f"visited{more}"
             ),
+            label=label,
         )
     ]
+
+
+def _label(model: "Abstraction", config: AbstractionConfig, space: Any, steps: int) -> ClaimLabel | None:
+    """Where the bound holds whatever is done in each state."""
+    from loomrl.environment.finite.abstraction import worst_case
+    from loomrl.safety.certified.choices import all_actions
+
+    assert config.cells is not None
+    if isinstance(space, spaces.Box) and not np.isfinite([space.low, space.high]).all():
+        return None
+    most = worst_case(model, config.cells, all_actions(space), steps).probability
+    if most > config.max_probability:
+        return None
+    reason = f"whatever is done in each state, an unsafe one is met with a probability of at most {most:.4g}"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def scope(config: AbstractionConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature

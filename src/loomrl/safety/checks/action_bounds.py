@@ -74,6 +74,9 @@ def _label(context: Context, obs: NDArray[Any], actions: NDArray[Any]) -> ClaimL
     if isinstance(context.action_space, spaces.Box) and keeps_bounds(context.policy):
         reason = "the policy keeps its actions within their bounds: only one that is not finite lies outside"
         return ClaimLabel(kind=LabelKind.REPEATS, reason=reason, claim="finiteness")
+    if getattr(context.policy, "action_kind", None) in ("multi_discrete", "multi_binary"):
+        reason = "the policy takes the likeliest value of each component: it has no other action to take"
+        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
     space, outputs = context.action_space, ask_outputs(context.policy, obs)
     logits = outputs.get("logits")
     if not isinstance(space, spaces.Discrete) or logits is None or logits.shape != (len(obs), space.n):

@@ -18,9 +18,9 @@ from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified import properties
 from loomrl.safety.certified.properties import PropertyOutcome
-from loomrl.safety.certified.regions import Region, box_of, described, preferred, refusal
+from loomrl.safety.certified.regions import Region, box_of, described, preferred, refusal, region_demand
 from loomrl.safety.certified.vnnlib import Case
-from loomrl.safety.check import CERTIFIED, Context, Scope
+from loomrl.safety.check import CERTIFIED, Context, Demand, Scope
 from loomrl.safety.probing.probes import ask, keeps_bounds
 from loomrl.types import Claim, ClaimLabel, LabelKind
 
@@ -82,6 +82,20 @@ def scope(config: CertifiedConfig, claim: Claim) -> Scope:
         "anything outside the region; what the rounding of float32 may change",
         f"an observation of the region for which it is not so that {claim.statement.partition(', ')[2]}",
     )
+
+
+def demands(context: Context, config: CertifiedConfig) -> dict[str, Demand]:
+    """What each property asks for, by claim id: the more the larger its region, and the more it rules out there."""
+    return {f"{NAME}.{prop.name}": _demand(context, prop) for prop in config.properties}
+
+
+def _demand(context: Context, prop: CertifiedPropertyConfig) -> Demand:
+    region = region_demand(prop.region, context.observation_space, refusal(NAME, "properties", prop.name))
+    if prop.never:
+        start, count = int(context.action_space.start), int(context.action_space.n)
+        return Demand((NAME,), (*region, *(float(action in prop.never) for action in range(start, start + count))))
+    low, high = -math.inf if prop.low is None else prop.low, math.inf if prop.high is None else prop.high
+    return Demand((NAME, prop.action), (*region, low, -high))
 
 
 def _statement(prop: CertifiedPropertyConfig) -> str:

@@ -82,7 +82,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
                 *shield_assumptions(context),
             ],
             num_samples=len(plain),
-            label=not_disturbed(context.observation_space, context.visited, scale),
+            label=not_disturbed(context, scale),
             finding=(
                 f"the mean return falls by {(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is "
                 f"{limit:.4g}"

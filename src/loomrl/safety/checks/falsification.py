@@ -17,11 +17,11 @@ from loomrl.safety.check import FALSIFICATION, Context, Scope
 from loomrl.safety.config import SEARCHES, ConstraintConfig
 from loomrl.safety.probing.playing import Field as PlayingField
 from loomrl.safety.probing.playing import Lead
-from loomrl.safety.probing.probes import ask, is_recurrent, shield_assumptions, to_texts
+from loomrl.safety.probing.probes import ask, is_recurrent, one_action_alone, shield_assumptions, to_texts
 from loomrl.safety.search.drift import DriftConfig, drift_claims, replay_drift
 from loomrl.safety.search.lone_choices import STEEPEST, WIDEST, LoneChoice, find_lone_choices
 from loomrl.safety.search.recovery import RECOVERED, Failing, RecoverySearch, Scale, broken
-from loomrl.types import Bound, Claim, Episode, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, Verdict
 
 NAME = "falsification"
 STAGE = FALSIFICATION
@@ -156,7 +156,16 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
         ),
         num_samples=search.num_states,
         finding=finding,
+        label=one_action_alone(context.action_space) or _nothing_to_lose(scale, search),
     )
+
+
+def _nothing_to_lose(scale: Scale, search: RecoverySearch) -> ClaimLabel | None:
+    """The label where whoever acts earns the same and breaks no limit, as far as was seen."""
+    if not scale.is_flat or search.num_failed:
+        return None
+    reason = "ordinary, random and led episodes earn the same at every step that was seen, and break no limit"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether any can fail is not known")
 
 
 def _recovery_evidence(search: RecoverySearch, scale: Scale, worst: Failing | None) -> dict[str, Any]:
@@ -259,7 +268,7 @@ def _at_random(context: Context, horizon: int) -> list[Episode]:
 
 
 def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
-    worst = find_lone_choices(
+    worst, num_lines = find_lone_choices(
         context.policy,
         context.observation_space,
         context.action_space,
@@ -267,8 +276,8 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
         config.num_lines,
         context.rng(LONE_CHOICES),
     )
-    evidence: dict[str, Any] = {"kind": LONE_CHOICES, "num_lines": config.num_lines}
-    finding = f"none on {config.num_lines} lines through observations that were met"
+    evidence: dict[str, Any] = {"kind": LONE_CHOICES, "num_lines": num_lines}
+    finding = f"none on {num_lines} lines through observations that were met"
     if worst is not None:
         observations = [worst.before, worst.within, worst.after]
         evidence["examples"] = [{"observation": one.tolist()} for one in observations]
@@ -285,15 +294,21 @@ def _lone_choices(context: Context, config: FalsificationConfig) -> Claim:
             f"along no component is there a band of at most {WIDEST:g} deviations in which the policy surely does what "
             "it surely does on neither side"
         ),
-        method=f"{config.num_lines} lines through observations that were met, one component at a time",
+        method=f"{num_lines} lines through observations that were met, one component at a time",
         verdict=Verdict.SUPPORTED if worst is None else Verdict.REFUTED,
         assumptions=assumptions,
         bound=None
         if worst is None
         else Bound(kind="steepness", measured=worst.confidence / worst.width, limit=STEEPEST, unit="per deviation"),
-        num_samples=config.num_lines,
+        num_samples=num_lines,
         finding=finding,
+        label=one_action_alone(context.action_space) if num_lines else _nothing_varies(),
     )
+
+
+def _nothing_varies() -> ClaimLabel:
+    reason = "no component of the observations that were met varies, so that no line goes along one"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def _describe_choice(policy: Any, worst: LoneChoice) -> str:

@@ -3,6 +3,8 @@
 For environments that draw their parameters for each episode (`environment.randomize`), with ranges that are `held_out`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from pydantic import Field
 
@@ -11,7 +13,7 @@ from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
 from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
-from loomrl.types import Claim
+from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
 
 NAME = "held_out_ranges"
 STAGE = FALSIFICATION
@@ -69,12 +71,22 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
             method=METHOD,
             assumptions=["parameters are uniform in the held-out ranges", APPROXIMATE],
             num_samples=len(inside),
+            label=_label(inside, outside),
             finding=(
                 f"mean returns are {before.mean():.4g} inside and {after.mean():.4g} outside: a fall of "
                 f"{(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is {limit:.4g}"
             ),
         )
     ]
+
+
+def _label(inside: Sequence[Episode], outside: Sequence[Episode]) -> ClaimLabel | None:
+    """Of a claim about parameters that change nothing that was observed or earned."""
+    for one, other in zip(inside, outside, strict=True):
+        if not (np.array_equal(one.next_obs, other.next_obs) and np.array_equal(one.reward, other.reward)):
+            return None
+    reason = "the held-out values changed nothing that was observed or earned in any episode"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether they matter is not known")
 
 
 def disturbed_limits(context: Context, config: HeldOutRangesConfig) -> dict[str, ConstraintConfig]:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.properties import PropertiesConfig, PropertyConfig
 from loomrl.safety.certified.regions import refusal
-from loomrl.safety.check import MODEL_CHECKING, Context, Scope
+from loomrl.safety.check import MODEL_CHECKING, Context, Demand, Scope
 from loomrl.safety.probing.probes import ask, is_recurrent
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Policy, Verdict
 
@@ -97,6 +98,39 @@ def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 -
         "that the probabilities of the model are those of the world; the time limit of episodes",
         "a value in the model that breaks the property's limit",
     )
+
+
+def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
+    """What each property asks for, by claim id."""
+    return {f"{NAME}.{prop.name}": _demand(_plain(_parsed(prop))) for prop in config.properties}
+
+
+def _demand(parsed: Expression) -> Demand:
+    """Of a limit on one P or R as much as its number says, and the steps of its F or U; of another formula itself."""
+    asked = next((one for one in parsed.args if isinstance(one, Expression) and one.op == "limit"), None)
+    if asked is None or asked.args[1].op != "number":
+        return Demand((NAME, parsed))
+    relation, limit = asked.args[0], float(asked.args[1].args[0])
+    is_upper = relation.startswith("<")
+    if relation in ("<", ">"):
+        limit = float(np.nextafter(limit, -np.inf if is_upper else np.inf))
+    numbers, path = [-limit if is_upper else limit], parsed.args[-1]
+    if path.op == "until" and path.args[1] is not None and path.args[1].args[0] == "<=":
+        until, steps, goal = path.args
+        if steps.args[1].op == "number":  # more steps make it likelier
+            numbers.append(steps.args[1].args[0] if is_upper else -steps.args[1].args[0])
+            path = Expression("until", (until, Expression("steps"), goal))
+    return Demand(
+        (NAME, parsed.op, is_upper, *(one for one in parsed.args[:-1] if one is not asked), path), tuple(numbers)
+    )
+
+
+def _plain(parsed: Any) -> Any:
+    """A formula without the lines that its parts stand in, its F as a U."""
+    if not isinstance(parsed, Expression):
+        return parsed
+    args = tuple(_plain(one) for one in parsed.args)
+    return Expression("until", (Expression("true"), *args)) if parsed.op == "finally" else Expression(parsed.op, args)
 
 
 def _statement(prop: ModelPropertyConfig) -> str:
@@ -202,7 +236,7 @@ def _written(value: float | None) -> float | str | None:
     return value if value is None or np.isfinite(value) else str(value)
 
 
-def _parsed(prop: ModelPropertyConfig) -> Any:
+def _parsed(prop: ModelPropertyConfig) -> Expression:
     from loomrl.environment.finite.prism.syntax import read_property
 
     try:

@@ -15,8 +15,17 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified import properties
 from loomrl.safety.certified.properties import PropertyOutcome
-from loomrl.safety.certified.regions import Component, Region, box_of, described, place_of, preferred, refusal
-from loomrl.safety.check import CERTIFIED, Context, Scope
+from loomrl.safety.certified.regions import (
+    Component,
+    Region,
+    box_of,
+    described,
+    place_of,
+    preferred,
+    refusal,
+    region_demand,
+)
+from loomrl.safety.check import CERTIFIED, Context, Demand, Scope
 from loomrl.safety.probing.probes import ask
 from loomrl.types import Claim, Verdict
 
@@ -49,8 +58,11 @@ Config = MonotoneConfig  # as all plug-ins of this kind name it
 def check_spaces(config: MonotoneConfig, observation_space: Any, action_space: Any) -> None:
     """Raises `ConfigError` for a property that these spaces do not allow, before anything is trained."""
     for prop in config.properties:
-        box_of(prop.region, observation_space, refusal(NAME, "properties", prop.name))
-        place_of(prop.sensor, observation_space, refusal(NAME, "properties", prop.name))
+        refused = refusal(NAME, "properties", prop.name)
+        low, high = box_of(prop.region, observation_space, refused)
+        place = place_of(prop.sensor, observation_space, refused)
+        if low[place] == high[place]:
+            raise refused(f"region: {prop.sensor} has one value alone, {low[place]:g}; there is no more or less of it")
         _rows(prop, action_space)
 
 
@@ -81,6 +93,16 @@ def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a ch
         "other regions and other sensors; what the rounding of float32 may change",
         "two observations of the region that differ in the sensor alone and are answered the other way round",
     )
+
+
+def demands(context: Context, config: MonotoneConfig) -> dict[str, Demand]:
+    """What each property asks for, by claim id: the more the larger its region, and the less it tolerates."""
+    return {f"{NAME}.{prop.name}": _demand(context, prop) for prop in config.properties}
+
+
+def _demand(context: Context, prop: MonotonePropertyConfig) -> Demand:
+    region = region_demand(prop.region, context.observation_space, refusal(NAME, "properties", prop.name))
+    return Demand((NAME, prop.sensor, prop.action, prop.direction), (*region, -prop.tolerance))
 
 
 def _examine_property(

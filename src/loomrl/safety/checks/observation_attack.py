@@ -129,9 +129,7 @@ def _claim(
         else Bound(kind="smallest attack found", measured=size, limit=config.magnitude, unit="deviations"),
         num_samples=len(episodes),
         finding=finding,
-        label=None
-        if found is not None
-        else not_disturbed(context.observation_space, context.visited, config.magnitude * attack.scale),
+        label=None if found is not None else not_disturbed(context, config.magnitude * attack.scale),
     )
 
 

@@ -9,6 +9,7 @@ has it learnt to fool a sensor that its reward is computed from?
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from loomrl.environment.collecting.episode_log import summed
 from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
-from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Judgement, Scope
+from loomrl.safety.check import REWARD_HACKING, CheckConfig, Context, Demand, Judgement, Scope
 from loomrl.safety.probing.exploits import (
     Earned,
     ExploitSignature,
@@ -35,7 +36,18 @@ from loomrl.safety.probing.judging import APPROXIMATE, FEWEST_PAIRS, METHOD, jud
 from loomrl.safety.probing.probes import act_with
 from loomrl.statistics.intervals import paired_difference, paired_p_below
 from loomrl.system.schema import Section, demand_distinct
-from loomrl.types import Act, ActFunction, Bound, Claim, Episode, FloatArray, TrainingReport, Verdict
+from loomrl.types import (
+    Act,
+    ActFunction,
+    Bound,
+    Claim,
+    ClaimLabel,
+    Episode,
+    FloatArray,
+    LabelKind,
+    TrainingReport,
+    Verdict,
+)
 
 NAME = "reward_hacking"
 STAGE = REWARD_HACKING
@@ -121,7 +133,7 @@ def examine(context: Context, config: RewardHackingConfig) -> list[Claim]:
         random = context.play(_random_actions(context), [episode.seed for episode in _some(context, config)])
         claims.append(_gain_claim(context, config, config.objective, random))
         claims += _training_claims(context, config, config.objective, random)
-        claims += [_exploit_claim(context, config, name, config.objective) for name in config.signatures]
+        claims += [_exploit_claim(context, config, name, config.objective, random) for name in config.signatures]
     return claims + [_sensor_claim(context, sensor) for sensor in config.sensors]
 
 
@@ -151,6 +163,13 @@ def scope(config: RewardHackingConfig, claim: Claim) -> Scope:
         "steps that were not played",
         "a step at which the sensor is off by more than its tolerance",
     )
+
+
+def demands(context: Context, config: RewardHackingConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
+    """What is asked of each sensor, by claim id."""
+    return {
+        f"{NAME}.{one.name}": Demand((NAME, one.observation, one.truth), (-one.tolerance,)) for one in config.sensors
+    }
 
 
 def replay(failure: Failure) -> Replayed:
@@ -358,7 +377,9 @@ def _validations(policy_folder: Path, objective: str) -> list[dict[str, Any]]:
 # --- reward without progress ------------------------------------------------------------------------------------
 
 
-def _exploit_claim(context: Context, config: RewardHackingConfig, name: str, objective: str) -> Claim:
+def _exploit_claim(
+    context: Context, config: RewardHackingConfig, name: str, objective: str, random: Sequence[Episode]
+) -> Claim:
     signature, episodes = config.signatures[name], context.episodes
     _demand_room(signature, context.snapshot.spec.max_episode_steps)
     marks = signature.marks(episodes, objective)
@@ -391,7 +412,16 @@ def _exploit_claim(context: Context, config: RewardHackingConfig, name: str, obj
         ],
         num_samples=len(shares),
         finding=_exploit_finding(float(shares.mean()), worst) if is_paid else UNPAID,
+        label=_no_windfall((*episodes, *random)) if isinstance(signature, UnearnedRewards) else None,
     )
+
+
+def _no_windfall(episodes: Sequence[Episode]) -> ClaimLabel | None:
+    """The label where every step earns the same, whoever acts: none earns more than others."""
+    if len(np.unique(np.concatenate([episode.reward for episode in episodes]))) > 1:
+        return None
+    reason = f"every step of {len(episodes)} episodes earns the same, those of random actions among them"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether any can earn more is not known")
 
 
 def _demand_room(signature: ExploitSignature, max_episode_steps: int | None) -> None:

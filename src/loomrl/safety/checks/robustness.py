@@ -65,7 +65,7 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
             num_samples=len(obs),
-            label=not_disturbed(context.observation_space, context.visited, scale),
+            label=not_disturbed(context, scale),
             finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {judged.bound.measured:.3g}",
         )
     ]

@@ -83,7 +83,8 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
 
     check_spaces(config, context.observation_space, context.action_space)
     statement = (
-        f"around at least {config.min_share:.0%} of {config.num_visited} recorded observations, no change of up to "
+        f"around at least {config.min_share:.0%} of {min(config.num_visited, len(context.visited))} recorded "
+        "observations, no change of up to "
         f"{config.radius:g} deviations of any component {_promised(context.action_space, config)}"
     )
     try:
@@ -136,7 +137,7 @@ def examine(context: Context, config: StabilityConfig) -> list[Claim]:
             bound=Bound(kind="share certified", measured=share, limit=config.min_share, unit="share of observations"),
             num_samples=len(obs),
             finding=finding,
-            label=not_disturbed(context.observation_space, context.visited, config.radius * noise_scale(obs, 1.0)),
+            label=not_disturbed(context, config.radius * noise_scale(obs, 1.0)),
         )
     ]
 
@@ -214,6 +215,8 @@ class _Prover:
     ) -> tuple[Verdict, NDArray[np.float32] | None]:
         from loomrl.safety.certified.search import PropertySearch
 
+        if not cases:  # there is no other action
+            return Verdict.PROVED, None
         low, high = self.box(obs, radius)
         questions = [Case(low, high, rows, limits) for rows, limits in cases]
         found = PropertySearch(self.network, questions, self._confirm).run(math.inf, self.config.max_boxes)

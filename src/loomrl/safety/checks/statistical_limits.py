@@ -77,13 +77,20 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
     ]
 
 
-def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
+def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
-    limit = limit_of(claim)
+    limit, count = limit_of(claim), claim.num_samples or 0
+    false_if = f"so many violations that their rate's lower bound is above {limit}"
+    if (
+        config.max_episodes is None
+        and claim.bound is not None
+        and claim.bound.limit**count > 1 - (claim.confidence or 1)
+    ):
+        false_if = f"nothing that {count} episodes can show: were all to violate, it would be undecided"
     return Scope(
         f"every step of {claim.num_samples} episodes on seeds of their own",
         f"that it never happens: rates up to {limit} are allowed; anything between two steps",
-        f"so many violations that their rate's lower bound is above {limit}",
+        false_if,
     )
 
 

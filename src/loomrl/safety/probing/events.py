@@ -11,6 +11,7 @@ Two limits are one event
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,19 +100,28 @@ def events_of(
         same = next((one for one in known[:number] if one.is_same_as(limit)), None)
         broken = f"broken at the same steps of {len(episodes)} episodes, in {int(limit.broken.sum())} of them"
         found[limit.constraint] = LimitEvent(number, broken) if same is None else found[same.constraint]
-    return found | _ending(known, episodes)
+    for number, per in enumerate(("episode", "step"), 1):
+        ending = _ending([limit for limit in known if limit.constraint.per == per], episodes)
+        numbers = {found[limit.constraint].number for limit in ending.limits}
+        found |= {one: LimitEvent(-number, ending.why) for one, event in found.items() if event.number in numbers}
+    return found
 
 
-def _ending(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> dict[ConstraintConfig, LimitEvent]:
-    """Those that are about the one event that the environment ends an episode."""
+class _Ending(NamedTuple):
+    """Limits about the one event that the environment ends an episode, and why they are."""
+
+    limits: Sequence[_Limit]
+    why: str
+
+
+def _ending(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> _Ending:
+    """Those of limits that count the same units."""
     ended = np.array([episode.terminated for episode in episodes], np.bool_)
     members = [one for one in limits if ended.any() and one.ends(episodes, ended)]
     causes = [one.broken for one in members if not one.is_of_episode]
     explained = np.any(causes, axis=0)[ended].mean() if causes else 0.0
-    if explained < _EXPLAINED:
-        return {}
     why = (
         f"such that to break either ends the episode, and {explained:.0%} of the {int(ended.sum())} episodes that the "
         f"environment ended, of {len(episodes)}, ended so"
     )
-    return {one.constraint: LimitEvent(-1, why) for one in members}
+    return _Ending(members if explained >= _EXPLAINED else (), why)

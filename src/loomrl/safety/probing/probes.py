@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from loomrl.environment.text import TextBox, ends_once
-from loomrl.environment.wrappers.flat import rounded
+from loomrl.environment.wrappers.flat import FlatBox, rounded
 from loomrl.safety.check import CheckConfig, Context
 from loomrl.types import Act, ActFunction, ClaimLabel, FloatArray, LabelKind, Policy
 
@@ -148,7 +148,7 @@ class Disturbance:
         """(B, *obs) -> (B, *obs), within the space."""
         rows = np.ascontiguousarray(obs)
         noise = np.stack([keyed_rng(self._key, row).standard_normal(self._space.shape) for row in rows])
-        return _into(self._space, rows + noise * self._scale)
+        return _noisy(self._space, rows, noise * self._scale)
 
 
 def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
@@ -167,12 +167,12 @@ def disturbed(
     space: spaces.Box, obs: NDArray[Any], scale: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[Any]:
     """Observations (B, *obs) with Gaussian noise of `scale` (*obs), drawn for each row on its own; within the space."""
-    return _into(space, obs + rng.standard_normal(obs.shape) * scale)
+    return _noisy(space, obs, rng.standard_normal(obs.shape) * scale)
 
 
 def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) -> NDArray[Any]:
-    """Observations (B, *obs), each off by its offset (B, *obs); within the space."""
-    return _into(space, obs + offsets)
+    """Observations (B, *obs), each off by its offset (B, *obs) at most; within the space. What is whole stays whole."""
+    return _into(space, obs + np.where(_is_whole(space), np.trunc(offsets), offsets))
 
 
 def keeps_bounds(policy: Policy) -> bool:
@@ -180,12 +180,26 @@ def keeps_bounds(policy: Policy) -> bool:
     return getattr(policy, "action_kind", None) in ("continuous", "squashed")
 
 
-def not_disturbed(space: spaces.Box, visited: NDArray[Any], scale: NDArray[np.float64]) -> ClaimLabel | None:
-    """The label of a claim about a disturbance of this scale (*obs) that changes no recorded observation (N, *obs)."""
-    if any(not np.array_equal(shifted(space, visited, sign * 4.0 * scale), visited) for sign in (-1.0, 1.0)):
-        return None
-    reason = "a disturbance of this size changes none of the observations that were recorded"
-    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
+def not_disturbed(context: Context, scale: NDArray[np.float64]) -> ClaimLabel | None:
+    """The label of a claim about what a disturbance of this scale (*obs) does to actions, where it changes no recorded
+    observation, or there is one action alone."""
+    space, visited = context.observation_space, context.visited
+    offsets = np.broadcast_to(4.0 * scale, visited.shape)
+    if all(np.array_equal(shifted(space, visited, sign * offsets), visited) for sign in (-1.0, 1.0)):
+        reason = "a disturbance of this size changes none of the observations that were recorded"
+        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
+    return one_action_alone(context.action_space)
+
+
+def one_action_alone(space: Any) -> ClaimLabel | None:
+    """The label of a claim about what a policy chooses, where there is nothing to choose."""
+    if isinstance(space, spaces.Box):
+        is_alone = bool(np.array_equal(space.low, space.high))
+    else:
+        counts = getattr(space, "n", None) if isinstance(space, spaces.Discrete) else getattr(space, "nvec", None)
+        is_alone = counts is not None and bool(np.all(np.asarray(counts) == 1))
+    reason = "there is one action alone"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason) if is_alone else None
 
 
 def shield_assumptions(context: Context) -> list[str]:
@@ -223,6 +237,15 @@ def _finite_box(space: spaces.Box, visited: NDArray[Any]) -> tuple[NDArray[np.fl
     low = np.where(np.abs(space.low.astype(np.float64)) < _FAR, space.low, middle - reach)
     high = np.where(np.abs(space.high.astype(np.float64)) < _FAR, space.high, middle + reach)
     return low, high
+
+
+def _noisy(space: spaces.Box, obs: NDArray[Any], noise: NDArray[np.float64]) -> NDArray[Any]:
+    return _into(space, obs + np.where(_is_whole(space), np.rint(noise), noise))
+
+
+def _is_whole(space: spaces.Box) -> Any:
+    """Which components are whole numbers, in a shape that goes with (B, *obs)."""
+    return space.whole if isinstance(space, FlatBox) else np.dtype(space.dtype).kind in "iu"
 
 
 def _into(space: spaces.Box, values: NDArray[Any]) -> NDArray[Any]:

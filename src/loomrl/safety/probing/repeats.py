@@ -5,8 +5,8 @@ of the same environment, in which the policy is kept from acting at some of the 
 repeats the other
 
 - when both state the same, word for word,
-- when whoever keeps the limit of the one keeps that of the other, which is no tighter, or
-- when their limits are one event (`loomrl.safety.probing.events`), and they come out alike.
+- when it asks for no more than the other, which holds as well, or
+- when their limits are one event (`loomrl.safety.probing.events`), they come out alike, and it allows no less.
 
 A limit that is broken in none of these episodes may be one that nothing can break: a reward of at most 2 where every
 step earns 1. That it holds says nothing of the policy.
@@ -23,7 +23,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loomrl.environment.text import TextBox
-from loomrl.safety.check import Context
+from loomrl.safety.check import HOLDS, Context, Demand
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import ends, violations
 from loomrl.safety.probing.events import LimitEvent, events_of
@@ -38,34 +38,53 @@ Limits = Mapping[str, ConstraintConfig]  # by the ids of the claims that are abo
 Labels = dict[str, ClaimLabel]  # by claim id
 
 
-def label_limits(claims: Sequence[Claim], limits: Limits, disturbed: Limits, context: Context) -> list[Claim]:
-    """The claims in their order, each labelled that is about the same event as another one, which stays, or about a
-    limit that no episode breaks, whoever acts in it.
+def label_limits(
+    claims: Sequence[Claim], limits: Limits, disturbed: Limits, demands: Mapping[str, Demand], context: Context
+) -> list[Claim]:
+    """The claims in their order, each labelled that asks for no more than another one, which stays, or is about the
+    same event, or about a limit that no episode breaks, whoever acts in it.
 
-    `limits` are those that claims are about, and `disturbed` those of claims about other episodes, under a disturbance.
-    Of claims about one event the one counts that is mandatory and allows the least. Episodes are played for it. A claim
-    may rest on more episodes than the shared ones: its evidence then says in how many its limit was broken.
+    `limits` are those that claims are about, and `disturbed` those of claims about other episodes, under a disturbance;
+    `demands` is what claims about neither ask for. Of claims about one event those count that no other of them covers:
+    one that is as mandatory and allows no more. Episodes are played for it. A claim may rest on more episodes than the
+    shared ones: its evidence then says in how many its limit was broken.
 
     Raises:
         ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
     labels = {claim.id: claim.label for claim in claims if claim.label is not None}
-    labels |= _said_twice([claim for claim in claims if claim.id not in labels])
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
+    labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
+    asked = {
+        **demands,
+        **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
+        **{name: _in_the_shared_episodes(limit) for name, limit in limits.items()},
+    }
+    labels |= _said_twice([claim for claim in claims if claim.id not in labels and claim.id not in asked])
+    labels |= _implied([claim for claim in claims if claim.id not in labels and claim.id in asked], asked)
     if any(claim.id not in labels for claim in about):
         swayed = swayed_episodes(context)
         whole = [one for one in swayed if one.terminated or one.truncated]
         of_claims = {**disturbed, **limits}
         events = events_of(dict.fromkeys(of_claims[claim.id] for claim in about), context.episodes, whole)
-        labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
         for group in _of_the_same_episodes(about, limits):
-            labels |= _implied([claim for claim in group if claim.id not in labels], of_claims)
-            labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events)
-        labels = _never_broken(about, of_claims, swayed, context) | labels
+            labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events, limits)
+        labels = _never_broken(about, of_claims, limits, swayed, context) | labels
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
     ]
+
+
+def _in_the_shared_episodes(limit: ConstraintConfig) -> Demand:
+    low, high = ends(limit)
+    return Demand((limit.quantity, limit.per), (low, -high, -limit.max_probability))
+
+
+def _under_a_disturbance(name: str, limit: ConstraintConfig) -> Demand:
+    """One episode that breaks the limit at one step is enough, whatever the limit allows."""
+    low, high = ends(limit)
+    return Demand((name.partition(".")[0], limit.quantity), (low, -high))
 
 
 def _check_of(claim: Claim) -> str:
@@ -96,48 +115,55 @@ def _said_twice(claims: Sequence[Claim]) -> Labels:
     return found
 
 
-def _implied(claims: Sequence[Claim], limits: Limits) -> Labels:
-    """Labels of those that hold because another one holds, whose limit is tighter."""
-    held = [claim for claim in claims if claim.verdict is Verdict.SUPPORTED]
+def _implied(claims: Sequence[Claim], demands: Mapping[str, Demand]) -> Labels:
+    """Labels of those that hold because another one holds, which asks for as much or more."""
+    held = [claim for claim in claims if claim.verdict in HOLDS]
     found: Labels = {}
     for place, claim in enumerate(held):
-        tighter = [
+        covering = [
             other
             for index, other in enumerate(held)
             if index != place
-            and _implies(other, claim, limits)
-            and (index < place or not _implies(claim, other, limits))  # of equal ones the first stays
+            and _covers(other, claim, demands)
+            and (index < place or not _covers(claim, other, demands))  # of equal ones the first stays
         ]
-        # The tightest is implied by no other one, or only by one that it implies as well.
-        for other in tighter:
-            if not any(_implies(one, other, limits) for one in tighter if one is not other):
-                reason = f"whoever keeps the limit of {other.id} keeps this one, which is no tighter"
+        # What asks for most is covered by no other one, or only by one that it covers as well.
+        for other in covering:
+            if not any(_covers(one, other, demands) for one in covering if one is not other):
+                reason = f"where {other.id} holds this one does, which asks for no more"
                 found[claim.id] = _repeats(other.id, reason)
     return found
 
 
-def _implies(tighter: Claim, looser: Claim, limits: Limits) -> bool:
-    """Whether one holds where the other does, which blocks as much."""
-    one, other = limits[tighter.id], limits[looser.id]
-    (low, high), (lowest, highest) = ends(one), ends(other)
+def _covers(one: Claim, other: Claim, demands: Mapping[str, Demand]) -> bool:
+    """Whether one asks for what the other does, comes out alike and blocks as much."""
     return (
-        (one.quantity, one.per) == (other.quantity, other.per)
-        and one.max_probability <= other.max_probability
-        and lowest <= low
-        and high <= highest
-        and (tighter.mandatory or not looser.mandatory)
+        one.verdict is other.verdict
+        and demands[one.id].covers(demands[other.id])
+        and (one.mandatory or not other.mandatory)
     )
 
 
-def _one_event(claims: Sequence[Claim], limits: Limits, events: Mapping[ConstraintConfig, LimitEvent]) -> Labels:
-    """Labels of those about the event of another one of these, that come out as it does."""
+def _one_event(
+    claims: Sequence[Claim], of_claims: Limits, events: Mapping[ConstraintConfig, LimitEvent], limits: Limits
+) -> Labels:
+    """Labels of those about the event of another one of these, which comes out alike, blocks as much and allows no
+    more."""
+    asked = {
+        claim.id: Demand(
+            (events[of_claims[claim.id]].number,), (-limits[claim.id].max_probability,) if claim.id in limits else ()
+        )
+        for claim in claims
+    }
     found: Labels = {}
-    counted: dict[tuple[int, Verdict], str] = {}
-    for claim in sorted(claims, key=lambda one: (not one.mandatory, limits[one.id].max_probability)):
-        event = events[limits[claim.id]]
-        first = counted.setdefault((event.number, claim.verdict), claim.id)
-        if first != claim.id:
-            found[claim.id] = _repeats(first, f"its limit and that of {first} are {event.why}: one event")
+    counted: list[Claim] = []
+    for claim in sorted(claims, key=lambda one: ([-number for number in asked[one.id].numbers], not one.mandatory)):
+        other = next((one for one in counted if _covers(one, claim, asked)), None)
+        if other is None:
+            counted.append(claim)
+        else:
+            why = events[of_claims[claim.id]].why
+            found[claim.id] = _repeats(other.id, f"its limit and that of {other.id} are {why}: one event")
     return found
 
 
@@ -159,31 +185,40 @@ def _impossible_when_disturbed(claims: Sequence[Claim], limits: Limits, disturbe
     }
 
 
-def _never_broken(claims: Sequence[Claim], limits: Limits, swayed: Sequence[Episode], context: Context) -> Labels:
-    """Labels of the claims about limits that nothing broke: the policy's own episodes, those that any claim about the
-    limit rests on, and the swayed ones, of which there must be some."""
-    broken = {limits[claim.id] for claim in claims if _was_broken(claim, context)}
+def _never_broken(
+    claims: Sequence[Claim], of_claims: Limits, limits: Limits, swayed: Sequence[Episode], context: Context
+) -> Labels:
+    """Labels of the claims about limits that nothing broke so that it could count: the policy's own episodes, those
+    that any claim about the limit rests on, and the swayed ones, of which there must be some."""
+    broken = {of_claims[claim.id] for claim in claims if _was_broken(claim, limits, context)}
     found: Labels = {}
     for claim in claims:
-        limit = limits[claim.id]
+        limit = of_claims[claim.id]
+        allowed = limit.max_probability if claim.id in limits and limit.per == "step" else 0.0
         others = [one for one in swayed if _speaks_of(one, limit)]
-        is_seen = limit in broken or any(violations(limit, one).any() for one in (*context.episodes, *others))
+        is_seen = limit in broken or any(
+            np.mean(violations(limit, one)) > allowed for one in (*context.episodes, *others)
+        )
         if others and not is_seen:
+            what = f"violated its limit at more than {allowed:g} of their steps" if allowed else "broke its limit"
             reason = (
-                f"nothing broke its limit in the episodes that it rests on, in {len(context.episodes)} of the policy "
-                f"as it is and in {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 100 "
-                "% of them: whether anything can is not known"
+                f"none {what}, of the episodes that it rests on, of {len(context.episodes)} of the policy as it is and "
+                f"of {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 100 % of them: "
+                "whether any can is not known"
             )
             found[claim.id] = ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
     return found
 
 
-def _was_broken(claim: Claim, context: Context) -> bool:
-    """Whether the claim itself knows of an episode that breaks its limit."""
+def _was_broken(claim: Claim, limits: Limits, context: Context) -> bool:
+    """Whether the claim itself knows of an episode that breaks its limit, at more of its steps than are allowed."""
     if claim.verdict is Verdict.REFUTED:
         return True
     found = [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
-    return any(one.get("num_violating_episodes", 0) > 0 for one in found)
+    limit = limits.get(claim.id)
+    if limit is None or limit.per == "episode":
+        return any(one.get("num_violating_episodes", 0) > 0 for one in found)
+    return any(max(one.get("violating_values", ()), default=0.0) > limit.max_probability for one in found)
 
 
 def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
@@ -217,15 +252,15 @@ def swayed_episodes(context: Context) -> list[Episode]:
 
 
 def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
-    """All actions of a choice, or as many of them as there are episodes; four corners of a Box; of several choices or
-    switches one for each episode."""
+    """All actions of a choice, or as many of them as there are episodes; corners of a Box, and draws of several choices
+    or switches, one for each episode."""
     most = len(_SHARES) * _SWAYED * _ACTIONS
     if isinstance(space, spaces.Discrete):
         chosen = space.start + np.unique(np.linspace(0, space.n - 1, most).astype(np.int64))
         return list(chosen.astype(space.dtype))
     if isinstance(space, spaces.Box):
         low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
-        return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(_ACTIONS)]
+        return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(most)]
     drawn = copy(space)
     drawn.seed(int(rng.integers(2**31)))
     return [np.asarray(drawn.sample()) for _ in range(most)]

@@ -61,7 +61,7 @@ def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
 
 
 def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, search: "_Search") -> Claim:
-    (found, num_episodes), space = search.run(constraint), context.observation_space
+    found, num_episodes = search.run(constraint)
     evidence: dict[str, Any] = {
         "kind": NAME,
         "constraint": constraint.model_dump(mode="json"),
@@ -96,7 +96,7 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         else None,
         num_samples=num_episodes,
         finding=finding,
-        label=None if found is not None else not_disturbed(space, context.visited, search.magnitude * search.scale),
+        label=None if found is not None else not_disturbed(context, search.magnitude * search.scale),
     )
 
 

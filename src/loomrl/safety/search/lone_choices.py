@@ -42,9 +42,10 @@ class LoneChoice:
 
 def find_lone_choices(
     policy: Policy, space: spaces.Box, actions: Any, met: NDArray[Any], num_lines: int, rng: np.random.Generator
-) -> LoneChoice | None:
-    """The clearest lone choice on `num_lines` random lines through observations `met`, (N, *obs); None where there is
-    none.
+) -> tuple[LoneChoice | None, int]:
+    """The clearest lone choice on up to `num_lines` random lines through observations `met`, (N, *obs), or None.
+
+    The number is that of the lines.
 
     A line goes along one component that varies. `space` is that of observations, `actions` that of actions.
     """
@@ -57,7 +58,8 @@ def find_lone_choices(
         for component in moving.tolist()
         for one in _on_lines(policy, space, actions, centres, component, float(deviations.flat[component]), usual)
     ]
-    return max(found, key=lambda one: (one.confidence / one.width, -one.component), default=None)
+    clearest = max(found, key=lambda one: (one.confidence / one.width, -one.component), default=None)
+    return clearest, len(moving) * len(centres)
 
 
 def _on_lines(

@@ -70,7 +70,8 @@ class Failing:
 class Scale:
     """What a stretch of an episode is worth: 0 as in ordinary ones, -1 as by random actions, 1 less beyond a limit.
 
-    A stretch has `horizon` steps. Of the constraints those count that are per episode and known at each step.
+    A stretch has `horizon` steps. Of the constraints those count that are per episode and known at each step. It
+    `is_flat` where all these episodes begin with stretches that earn the same and break no limit.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Scale:
         self._sums = _cumulated(ordinary)
         worst = np.array([float(np.sum(episode.reward[:horizon])) for episode in at_random])
         usual = self.usual(0)
+        self.is_flat = len({*worst, *(float(np.sum(one.reward[:horizon])) for one in ordinary)}) == 1
+        self.is_flat &= not any(broken(self.constraints, one, 0, horizon) for one in (*ordinary, *at_random))
         self.size = max(usual - float(np.mean(worst)), float(np.std(worst)), 1e-6 * max(1.0, abs(usual)))
 
     def usual(self, step: int) -> float:
@@ -126,15 +129,15 @@ class RecoverySearch:
     """The search for states from which a policy fails although a recovery exists. It raises EnvironmentFault when the
     environment breaks its API.
 
-    `num_states` counts the states at which leads ended while their episodes went on; neighbours of failures are not
-    among them.
+    `num_states` counts the states at which leads ended while their episodes went on, `num_failed` those of them from
+    which the policy failed; neighbours of failures are not among them.
     """
 
     def __init__(self, field: Field, scale: Scale, visited: NDArray[Any]) -> None:
         self.field, self.scale = field, scale
         self.recoveries = Recoveries(field, visited)
         self.room = Room.of(field.observations, visited, scale.constraints)
-        self.num_states = 0
+        self.num_states, self.num_failed = 0, 0
 
     @property
     def why_not(self) -> str:
@@ -155,6 +158,7 @@ class RecoverySearch:
         ended = [(lead, episode) for lead, episode, worth in arrived if worth >= -FAILING]
         further = self._arrived(draw_onward_leads(self.field, self.room, ended, len(seeds) - num_first, rng))
         self.num_states = len(arrived) + len(further)
+        self.num_failed = sum(worth < -FAILING for _, _, worth in (*arrived, *further))
         sure = [one for one in further if one[2] < -FAILING and self._contradiction(*one[:2]) >= CONTRADICTS]
         parts = [sorted(self._failing(part, max_failures), key=_clearest) for part in (arrived, sure)]
         confirmed = [
