@@ -254,7 +254,8 @@ def test_under_a_disturbance_one_step_is_enough_whatever_a_limit_allows(monkeypa
 
 def test_a_claim_that_asks_for_no_more_than_another_is_not_counted() -> None:
     """Where both hold, come out alike, and the other one blocks as much."""
-    demands = {"a": Demand(("x",), (1.0, 2.0)), "b": Demand(("x",), (1.0, 1.0)), "c": Demand(("y",), (0.0, 0.0))}
+    demands = {"a": Demand(("x",), (1.0, 2.0)), "again": Demand(("x",), (1.0, 2.0))}
+    demands |= {"b": Demand(("x",), (1.0, 1.0)), "c": Demand(("y",), (0.0, 0.0))}
     nothing: Any = SimpleNamespace(episodes=[])
 
     def counted(*claims: Claim) -> str:
@@ -262,6 +263,7 @@ def test_a_claim_that_asks_for_no_more_than_another_is_not_counted() -> None:
         return "".join(one.id for one in found if one.label is None)
 
     assert counted(made("a"), made("b"), made("c")) == "ac"
+    assert counted(made("a"), made("again"), made("b")) == counted(made("b"), made("a"), made("again")) == "a"
     assert counted(made("b"), made("a")) == "a"
     assert counted(made("a", verdict=Verdict.REFUTED), made("b", verdict=Verdict.REFUTED)) == "ab"
     assert counted(made("a", verdict=Verdict.PROVED), made("b")) == "ab"
@@ -288,7 +290,7 @@ def test_a_weak_limit_on_the_return_is_not_the_event_that_ends_episodes(monkeypa
 def test_a_limit_that_another_one_implies_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """No episode is needed to know it; one that is refuted implies nothing."""
     loose, tight, rarer = high("loose", limit=2.0, share=0.05), high("tight"), high("rarer", limit=2.0, share=0.001)
-    assert labelled(monkeypatch, [loose, tight, rarer], [CALM]) == {"loose": "rarer", "tight": None, "rarer": None}
+    assert labelled(monkeypatch, [loose, tight, rarer], [CALM]) == {"loose": "tight", "tight": None, "rarer": None}
     assert labelled(monkeypatch, [high("a"), high("b")], [CALM]) == {"a": None, "b": "a"}
     step = high("step").model_copy(update={"per": "step"})
     assert set(labelled(monkeypatch, [high("a"), step], [CALM]).values()) == {None}

@@ -116,22 +116,21 @@ def _said_twice(claims: Sequence[Claim]) -> Labels:
 
 
 def _implied(claims: Sequence[Claim], demands: Mapping[str, Demand]) -> Labels:
-    """Labels of those that hold because another one holds, which asks for as much or more."""
+    """Labels of those that hold because another one holds, which asks for as much or more; of equal ones the first
+    stays."""
     held = [claim for claim in claims if claim.verdict in HOLDS]
     found: Labels = {}
     for place, claim in enumerate(held):
         covering = [
             other
             for index, other in enumerate(held)
-            if index != place
-            and _covers(other, claim, demands)
-            and (index < place or not _covers(claim, other, demands))  # of equal ones the first stays
+            if _covers(other, claim, demands) and (index < place or not _covers(claim, other, demands))
         ]
-        # What asks for most is covered by no other one, or only by one that it covers as well.
         for other in covering:
-            if not any(_covers(one, other, demands) for one in covering if one is not other):
+            if not any(_covers(one, other, demands) and not _covers(other, one, demands) for one in covering):
                 reason = f"where {other.id} holds this one does, which asks for no more"
                 found[claim.id] = _repeats(other.id, reason)
+                break  # the first of those that ask for most
     return found
 
 

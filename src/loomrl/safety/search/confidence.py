@@ -16,7 +16,7 @@ _FAR = 1e3  # stands for an infinite bound
 def choices(policy: Policy, space: Any, obs: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """What a policy chooses for observations (N, *obs), and how sure it is of it, (N, A) each.
 
-    Of one choice: the action, and its lead over the second one in logits, or 1 where the policy shows none. Of a Box,
+    Of one choice: the action, and its lead over the second one in logits, or 1 where there is none. Of a Box,
     each component: which half of its range, 0 or 1, and how far from the middle, as a share of the way to its end.
     """
     outputs = ask_outputs(policy, obs)
@@ -26,7 +26,7 @@ def choices(policy: Policy, space: Any, obs: NDArray[Any]) -> tuple[NDArray[np.i
         share = 2 * (chosen - low) / np.where(high > low, high - low, 1.0) - 1
         return (share > 0).astype(np.int64), np.abs(share)
     values = next((outputs[name] for name in ("logits", "q_values") if name in outputs), None)
-    if values is None or values.ndim != 2:
+    if values is None or values.ndim != 2 or values.shape[1] < 2:
         return chosen.astype(np.int64), np.ones(chosen.shape)
     ordered = np.sort(values.astype(np.float64), axis=1)
     return chosen.astype(np.int64), ordered[:, -1:] - ordered[:, -2:-1]

@@ -1,0 +1,274 @@
+"""Checks say of their own claims what would make none of them false, and which ask for no more than others."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from loomrl.environment.config import EnvironmentConfig
+from loomrl.environment.finite.abstraction import Abstraction
+from loomrl.errors import ConfigError
+from loomrl.safety.certified.choices import all_actions
+from loomrl.safety.checks import (
+    abstraction,
+    action_bounds,
+    certified,
+    held_out_ranges,
+    model_checking,
+    monotone,
+    reward_hacking,
+    statistical_limits,
+)
+from loomrl.safety.checks.abstraction import AbstractionConfig
+from loomrl.safety.checks.certified import CertifiedConfig
+from loomrl.safety.checks.model_checking import ModelCheckingConfig
+from loomrl.safety.checks.monotone import MonotoneConfig
+from loomrl.safety.checks.reward_hacking import RewardHackingConfig
+from loomrl.safety.config import ConstraintConfig, SafetyConfig
+from loomrl.safety.constraints import exact, limits
+from loomrl.safety.probing.probes import disturbed, one_action_alone, shifted
+from loomrl.training.config import TrainingConfig
+from loomrl.types import Bound, Claim, Episode, LabelKind, SafetyCase, Verdict
+from tests.support.trained import EVALUATION, evaluate, examine, train
+
+WORLDS = '''
+"""One number is observed, drawn anew at each step; what is done changes nothing."""
+
+import numpy as np
+from gymnasium import spaces
+
+from loomrl.envs import BaseEnvironment
+
+
+class OneAction(BaseEnvironment):
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = spaces.Discrete(1)
+
+    def reset(self):
+        return [self.np_random.random()]
+
+    def step(self, action):
+        return [self.np_random.random()], 1.0, False, {}
+
+
+class Still(OneAction):
+    action_space = spaces.Discrete(2)
+
+    def reset(self):
+        return [0.5]
+
+    def step(self, action):
+        return [0.5], 1.0, False, {}
+'''
+
+
+def judged(root: Path, world: str, **checks: Any) -> SafetyCase:
+    """The case of a policy that was trained for a moment in one of these worlds."""
+    (root / "worlds.py").write_text(WORLDS)
+    environment = EnvironmentConfig(
+        id=world.lower(), entry_point=f"worlds:{world}", path=root, max_episode_steps=12, fingerprint_episodes=1
+    )
+    training = TrainingConfig(total_env_steps=64, parameters={"num_envs": 2, "rollout_length": 32, "batch_size": 32})
+    policy = evaluate(train(root / "policy", environment, training), EVALUATION)
+    limit = ConstraintConfig(name="seen", quantity="observation[0]", high=0.7, max_probability=0.9)
+    few = {"num_leads": 8, "num_lines": 8, **checks.pop("falsification", {})}
+    config = SafetyConfig(num_episodes=8, num_envs=8, constraints=[limit], checks={"falsification": few, **checks})
+    return examine(policy, root / "safety", config)
+
+
+def kinds(case: SafetyCase) -> dict[str, LabelKind | None]:
+    return {claim.id: claim.label and claim.label.kind for claim in case.claims}
+
+
+def test_where_there_is_one_action_nothing_is_said_of_choices(tmp_path: Path) -> None:
+    case = judged(tmp_path, "OneAction", stability={"radius": 0.05, "num_visited": 4})
+    names = ["robustness", "stability", "falsification.lone_choices", "falsification.recovery", "disturbed_return"]
+    assert {kinds(case)[name] for name in names} == {LabelKind.CANNOT_BE_FALSE}
+    (stability,) = [claim for claim in case.claims if claim.id == "stability"]
+    assert stability.verdict is Verdict.PROVED
+    assert "around at least 90% of 4 recorded observations" in stability.statement
+
+
+def test_where_nothing_varies_no_line_is_looked_along_and_nothing_can_be_lost(tmp_path: Path) -> None:
+    case = judged(tmp_path, "Still", stability={"radius": 0.05})
+    by_id = {claim.id: claim for claim in case.claims}
+    lone, recovery = by_id["falsification.lone_choices"], by_id["falsification.recovery"]
+    assert (lone.num_samples, lone.finding) == (0, "none on 0 lines through observations that were met")
+    assert lone.label is not None
+    assert "no component of the observations that were met varies" in lone.label.reason
+    assert recovery.label is not None
+    assert recovery.label.kind is LabelKind.NEVER_BROKEN
+    assert f"of {by_id['stability'].num_samples} recorded observations" in by_id["stability"].statement
+
+
+@pytest.mark.parametrize(
+    ("space", "is_alone"),
+    [
+        (spaces.Discrete(1), True),
+        (spaces.Discrete(2), False),
+        (spaces.MultiDiscrete([1, 1]), True),
+        (spaces.MultiDiscrete([1, 2]), False),
+        (spaces.MultiBinary(1), False),
+        (spaces.Box(1.0, 1.0, (2,)), True),
+        (spaces.Box(np.float32([0, 0]), np.float32([0, 1])), False),
+    ],
+    ids=str,
+)
+def test_which_spaces_have_one_action_alone(space: Any, is_alone: bool) -> None:
+    assert (one_action_alone(space) is not None) is is_alone
+
+
+@pytest.mark.parametrize("kind", ["multi_discrete", "multi_binary"])
+def test_who_takes_the_likeliest_of_each_component_takes_no_other(kind: str) -> None:
+    context: Any = SimpleNamespace(action_space=spaces.MultiBinary(2), policy=SimpleNamespace(action_kind=kind))
+    found = action_bounds._label(context, np.zeros((3, 1)), np.zeros((3, 2)))
+    assert found is not None
+    assert found.kind is LabelKind.CANNOT_BE_FALSE
+
+
+@pytest.mark.parametrize(("unsafe_below", "kind"), [(-1.0, LabelKind.CANNOT_BE_FALSE), (1.0, None)])
+def test_a_bound_that_holds_whatever_is_done_says_nothing_of_the_policy(
+    unsafe_below: float, kind: LabelKind | None
+) -> None:
+    """One action goes down by one, the other stays."""
+
+    def successors(low: Any, high: Any, least: Any, most: Any) -> Any:
+        return [(1.0, low - least, high - least)]
+
+    model = Abstraction(
+        low=np.array([-4.0]), high=np.array([8.0]), initial_low=np.array([2.0]), initial_high=np.array([3.0]),
+        successors=successors, unsafe=lambda low, _: low[:, 0] < unsafe_below,
+    )  # fmt: skip
+    config = AbstractionConfig(cells=[12], max_probability=0.1)
+    label = abstraction._label(model, config, spaces.Discrete(2), steps=2)
+    assert (label and label.kind) == kind
+    assert abstraction._label(model, config, spaces.Box(-np.inf, np.inf, (1,)), steps=2) is None
+
+
+def test_all_actions_are_possible_in_every_box() -> None:
+    low = np.zeros((2, 3))
+    box, least, most = all_actions(spaces.Discrete(2, start=5))(low, low)
+    assert (box.tolist(), least.tolist(), most.tolist()) == ([0, 0, 1, 1], [[5], [6], [5], [6]], [[5], [6], [5], [6]])
+    box, least, most = all_actions(spaces.Box(-1.0, 2.0, (2,)))(low, low)
+    assert (box.tolist(), least.tolist(), most.tolist()) == ([0, 1], [[-1, -1]] * 2, [[2, 2]] * 2)
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_range_that_changes_nothing_is_not_counted(differs: bool) -> None:
+    one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
+    other = replace(one, next_obs=np.array([[0.0], [0.1]])) if differs else one
+    assert (held_out_ranges._label([one, one], [one, other]) is None) is differs
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_where_every_step_earns_the_same_no_windfall_is_counted(differs: bool) -> None:
+    one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
+    other = replace(one, reward=np.array([1.0, 2.0])) if differs else one
+    assert (reward_hacking._no_windfall([one, other]) is None) is differs
+
+
+# --- what asks for no more than another claim ---
+
+SPACES: Any = SimpleNamespace(observation_space=spaces.Box(-1.0, 1.0, (2,)), action_space=spaces.Discrete(3))
+
+
+def covered(check: Any, config: Any, context: Any = SPACES) -> set[str]:
+    """Pairs of names of which the first asks for as much as the second, as "ab"."""
+    found = {name.partition(".")[2]: demand for name, demand in check.demands(context, config).items()}
+    return {one + other for one in found for other in found if one != other and found[one].covers(found[other])}
+
+
+def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps() -> None:
+    properties = {
+        "a": 'P<=0.2 [ F<=20 "crash" ]',
+        "b": 'P<=0.2  [ true U<=20 "crash" ]',  # the same
+        "c": 'P<0.3 [ F<=20 "crash" ]',
+        "d": 'P<=0.2 [ F<=19 "crash" ]',
+        "e": 'P<=0.2 [ F "crash" ]',
+        "f": 'P>=0.2 [ F<=20 "crash" ]',
+        "g": 'P>0.1 [ F<=21 "crash" ]',
+        "h": '!(P>0.2 [ F "crash" ])',
+    }
+    config = ModelCheckingConfig(properties=[{"name": name, "property": text} for name, text in properties.items()])
+    assert covered(model_checking, config) == {"ab", "ba", "ac", "bc", "ad", "bd", "fg"}
+
+
+def test_a_region_asks_for_less_than_a_larger_one() -> None:
+    wide, narrow = {}, {"observation[1]": [-0.5, 0.5]}
+    config = CertifiedConfig(
+        properties=[
+            {"name": "a", "region": wide, "never": [0, 2]},
+            {"name": "b", "region": wide, "never": [2, 0, 0]},
+            {"name": "c", "region": narrow, "never": [0]},
+            {"name": "d", "region": wide, "never": [1]},
+        ]
+    )
+    assert covered(certified, config) == {"ab", "ba", "ac", "bc"}
+    box = SimpleNamespace(observation_space=SPACES.observation_space, action_space=spaces.Box(-1.0, 1.0, (2,)))
+    config = CertifiedConfig(
+        properties=[
+            {"name": "a", "region": wide, "low": -0.5, "high": 0.5},
+            {"name": "b", "region": narrow, "high": 0.6},
+            {"name": "c", "region": narrow, "high": 0.6, "action": 1},
+        ]
+    )
+    assert covered(certified, config, box) == {"ab"}
+    response = {"sensor": "observation[1]", "action": 1, "direction": "rising"}
+    config = MonotoneConfig(
+        properties=[
+            {"name": "a", "region": wide, **response},
+            {"name": "b", "region": narrow, **response, "tolerance": 0.1},
+            {"name": "c", "region": narrow, **response, "sensor": "observation[0]"},
+        ]
+    )
+    assert covered(monotone, config) == {"ab"}
+
+
+def test_a_sensor_with_more_tolerance_asks_for_less() -> None:
+    sensor = {"observation": "observation[0]", "truth": "x"}
+    config = RewardHackingConfig(
+        sensors=[
+            {"name": "a", **sensor, "tolerance": 1.0},
+            {"name": "b", **sensor, "tolerance": 2.0},
+            {"name": "c", **sensor, "truth": "y", "tolerance": 3.0},
+        ]
+    )
+    assert covered(reward_hacking, config) == {"ab"}
+
+
+def test_a_sensor_with_one_value_has_no_more_or_less_of_it() -> None:
+    prop = {"name": "flat", "region": {"observation[1]": [0.15, 0.15]}, "sensor": "observation[1]"}
+    config = MonotoneConfig(properties=[{**prop, "action": 1, "direction": "rising"}])
+    with pytest.raises(ConfigError, match=r"flat: region: observation\[1\] has one value alone, 0.15"):
+        monotone.check_spaces(config, SPACES.observation_space, SPACES.action_space)
+
+
+# --- sentences ---
+
+
+@pytest.mark.parametrize("value", [0.1, 2.4, -3.0, 4821234.4, 4821231.2, 1e-9, 0.1 + 0.2, 1e300])
+def test_a_limit_is_stated_as_it_is(value: float) -> None:
+    assert float(exact(value)) == value
+    assert limits(ConstraintConfig(name="a", quantity="reward", high=value)) == f"at most {exact(value)}"
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0.99, "nothing that 64 episodes can show"), (0.5, "so many violations")])
+def test_what_so_few_episodes_cannot_refute_is_said(limit: float, told: str) -> None:
+    claim = Claim(
+        id="statistical_limits.a", stage="statistical limits", statement="so", mandatory=True, method="a bound",
+        verdict=Verdict.SUPPORTED, confidence=0.95, num_samples=64,
+        bound=Bound(kind="clopper-pearson upper", measured=0.1, limit=limit),
+    )  # fmt: skip
+    assert statistical_limits.scope(statistical_limits.Config(), claim).false_if.startswith(told)
+
+
+def test_whole_observations_move_by_no_more_than_was_said() -> None:
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    obs = np.full((1, 2), 101, np.uint8)
+    assert shifted(space, obs, np.array([[-0.9, 1.9]])).tolist() == [[101, 102]]
+    noisy = disturbed(space, np.repeat(obs, 2_000, axis=0), np.full(2, 0.4), np.random.default_rng(0))
+    assert abs(float(noisy.mean()) - 101.0) < 0.05, "noise has no direction"
