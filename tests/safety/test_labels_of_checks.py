@@ -20,6 +20,7 @@ from loomrl.safety.checks import (
     held_out_ranges,
     model_checking,
     monotone,
+    reward_bias,
     reward_hacking,
     statistical_limits,
 )
@@ -27,10 +28,11 @@ from loomrl.safety.checks.abstraction import AbstractionConfig
 from loomrl.safety.checks.certified import CertifiedConfig
 from loomrl.safety.checks.model_checking import ModelCheckingConfig
 from loomrl.safety.checks.monotone import MonotoneConfig
+from loomrl.safety.checks.reward_bias import RewardBiasConfig
 from loomrl.safety.checks.reward_hacking import RewardHackingConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.constraints import exact, limits
-from loomrl.safety.probing.probes import disturbed, one_action_alone, shifted
+from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted, with_noise
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Bound, Claim, Episode, LabelKind, SafetyCase, Verdict
 from tests.support.trained import EVALUATION, evaluate, examine, train
@@ -192,9 +194,14 @@ def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps() -> Non
         "f": 'P>=0.2 [ F<=20 "crash" ]',
         "g": 'P>0.1 [ F<=21 "crash" ]',
         "h": '!(P>0.2 [ F "crash" ])',
+        "i": 'P>=0.5 [ G !"crash" ]',
+        "j": 'P>=0.4 [ G !"crash" ]',
+        "k": 'P<=0.6 [ F "crash" ]',
     }
     config = ModelCheckingConfig(properties=[{"name": name, "property": text} for name, text in properties.items()])
-    assert covered(model_checking, config) == {"ab", "ba", "ac", "bc", "ad", "bd", "fg"}
+    assert covered(model_checking, config) == {"ab", "ba", "ac", "bc", "ad", "bd", "fg", "ij", "ik", "jk", "kj"} | {
+        f"e{name}" for name in "ijk"
+    }
 
 
 def test_a_region_asks_for_less_than_a_larger_one() -> None:
@@ -238,6 +245,46 @@ def test_a_sensor_with_more_tolerance_asks_for_less() -> None:
         ]
     )
     assert covered(reward_hacking, config) == {"ab"}
+
+
+def test_features_with_other_values_are_other_features() -> None:
+    feature = {"parameter": "group", "outcome_margin": 1.0}
+    config = RewardBiasConfig(
+        features=[
+            {"name": "a", **feature, "values": [0, 1]},
+            {"name": "b", **feature, "values": [0, 2]},
+            {"name": "c", **feature, "values": [1, 0], "outcome_margin": 2.0, "observed_as": ["observation[0]"]},
+        ]
+    )
+    assert covered(reward_bias, config) == {"a.outcomec.outcome"}
+
+
+def test_a_property_that_cannot_be_decided_for_others_is_no_less_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def undecidable(*_: Any) -> Any:
+        raise ConfigError("it lies at its limit")
+
+    monkeypatch.setattr(model_checking, "_answer", undecidable)
+    prop = ModelCheckingConfig(properties=[{"name": "a", "property": "P<=0.2 [ F s=3 ]"}]).properties[0]
+    context: Any = SimpleNamespace(action_space=spaces.Discrete(2), rng=lambda _: np.random.default_rng(0))
+    modelled: Any = SimpleNamespace(observations=np.arange(3), chain=lambda actions: actions)
+    assert model_checking._label(context, prop, SimpleNamespace(relation="<=", limit=0.2), modelled) is None
+
+
+def test_some_action_must_be_left() -> None:
+    config = CertifiedConfig(properties=[{"name": "a", "region": {}, "never": [0, 1, 2]}])
+    with pytest.raises(ConfigError, match="a: never: no action is left to choose"):
+        certified.check_spaces(config, SPACES.observation_space, SPACES.action_space)
+
+
+def test_noise_that_moves_an_observation_by_chance_is_not_called_too_small() -> None:
+    """Four deviations of 0.2 are no whole one, and are rounded to it."""
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    context: Any = SimpleNamespace(
+        observation_space=space, action_space=spaces.Discrete(2), visited=np.full((3, 2), 101, np.uint8)
+    )
+    assert not_disturbed(context, np.full(2, 0.2), with_noise) is None
+    assert not_disturbed(context, np.full(2, 0.1), with_noise) is not None
+    assert not_disturbed(context, np.full(2, 0.2)) is not None, "a drift by less than a whole one moves nothing"
 
 
 def test_a_sensor_with_one_value_has_no_more_or_less_of_it() -> None:

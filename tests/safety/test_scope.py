@@ -118,16 +118,6 @@ def test_a_decision_says_in_which_episodes_no_limit_was_broken() -> None:
     assert "nothing that was tried, whoever acted, makes one of these claims false" in decision.reason
 
 
-def test_what_repeats_a_claim_that_nothing_makes_false_says_no_more_than_it() -> None:
-    """The decision says so, however many claims repeat it."""
-
-    def repeated(name: str) -> Claim:
-        return made("b", label=ClaimLabel(kind=LabelKind.REPEATS, reason="so", claim=name))
-
-    assert "refuse nothing" in decide([made("a", label=label(LabelKind.NEVER_BROKEN)), repeated("a")]).reason
-    assert "refuse nothing" not in decide([made("a"), repeated("a")]).reason
-
-
 # --- which claims are about one event ---
 
 
@@ -158,10 +148,14 @@ CALM, LEFT, RIGHT = episode([0.0] * 9, False), episode([0.5, 1.5], True), episod
 
 def test_limits_broken_at_the_same_steps_are_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
     wobbling = episode([0.0, 1.5, 0.0, 1.2], False)
-    loose, tight = high("loose", share=0.05), high("tight", limit=1.1)
+    loose = high("loose", share=0.05)
+    tight = ConstraintConfig(name="tight", quantity="observation[1]", low=-1.1, max_probability=0.01)
     assert labelled(monkeypatch, [loose, tight], [CALM, *[wobbling] * 3]) == {"loose": "tight", "tight": None}
     apart = episode([0.0, 1.05], False)
     assert set(labelled(monkeypatch, [loose, tight], [CALM, apart, *[wobbling] * 3]).values()) == {None}
+    tight = high("tight", limit=1.1)
+    found = labelled(monkeypatch, [loose, tight], [CALM, *[wobbling] * 3])
+    assert found == {"loose": None, "tight": None}, "of two limits on one quantity some value breaks the one alone"
 
 
 def test_limits_nobody_breaks_are_not_taken_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,12 +339,19 @@ def test_a_check_s_label_stands_only_where_what_came_out_bears_it() -> None:
     assert not kept(made("a", label=repeating), made("other", mandatory=False))
 
 
-def test_what_says_the_same_word_for_word_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
-    claims = [made("certified.a", statement="x", mandatory=False), made("certified.b", statement="x")]
-    claims += [made("certified.c", statement="x", verdict=Verdict.REFUTED), made("other.a", statement="x")]
-    found = repeats.label_limits(claims, {}, {}, {}, SimpleNamespace(episodes=[]))  # type: ignore[arg-type]
-    assert [one.label and one.label.claim for one in found] == ["certified.b", None, None, None]
+def test_what_a_claim_repeats_is_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing makes that false, nothing makes the other one false."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT, RIGHT])
+    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    limits = {"wide": high("wide", limit=1.05), "a": high("a"), "b": high("b", 1, share=0.001)}
+    earning = {name: ConstraintConfig(name=name, quantity="reward", high=float(name[1])) for name in ("r3", "r2")}
+    claims = [made(name) for name in (*limits, *earning)]
+    for order in (claims, claims[::-1]):
+        found = {one.id: one.label for one in repeats.label_limits(order, limits | earning, {}, {}, context)}
+        assert found["b"] is None
+        assert [found[name].claim for name in ("wide", "a")] == ["b", "b"]  # type: ignore[union-attr]
+        assert {found[name].kind for name in earning} == {LabelKind.NEVER_BROKEN}  # type: ignore[union-attr]
+        assert found["r3"].reason.startswith("as r2: none broke its limit")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("num_kept", [0, 4])

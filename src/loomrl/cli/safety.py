@@ -219,7 +219,9 @@ def _settings(values: Any) -> str:
 
 
 def _verdict(claim: Any) -> str:
-    """The verdict, and why the claim is not counted."""
+    """The verdict, and why the claim is not counted, or would not be if it held."""
+    from loomrl.safety.case.tally import counts
+
     verdict = str(claim.verdict).removeprefix("statistically_")
     if claim.label is None:
         return verdict
@@ -229,7 +231,7 @@ def _verdict(claim: Any) -> str:
         "never_broken": "never seen false",
         "record": "a record",
     }
-    return f"{verdict}; not counted: {kinds[claim.label.kind]}"
+    return f"{verdict}; {'counted' if counts(claim) else 'not counted'}: {kinds[claim.label.kind]}"
 
 
 def _print_claims(case: Any) -> None:

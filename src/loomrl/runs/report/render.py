@@ -15,7 +15,7 @@ from loomrl.runs.report.charts import draw
 from loomrl.runs.report.document import RunReport
 from loomrl.runs.report.evidence import StageEvidence
 from loomrl.runs.report.lineage import NODE_HEIGHT, NODE_WIDTH, lay_out
-from loomrl.safety.case.tally import tally
+from loomrl.safety.case.tally import counts, tally
 from loomrl.types import Claim, Json
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -74,7 +74,7 @@ def _templates() -> Environment:
     )
     for name in ("number", "percent", "duration", "latency", "moment", "words", "middle"):
         environment.filters[name] = getattr(text, name)
-    environment.filters.update(shorten=_shorten, gravest_first=_gravest_first, tally=tally)
+    environment.filters.update(shorten=_shorten, gravest_first=_gravest_first, tally=tally, counts=counts)
     environment.globals.update(verdict_tone=VERDICTS, status_tone=STATUSES)
     return environment
 

@@ -1,6 +1,6 @@
 """Whether a case's claims let the policy pass the gate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from loomrl.safety.case.tally import tally
 from loomrl.safety.check import MODEL_CHECKING, STATISTICAL
@@ -38,22 +38,13 @@ def decide(claims: Sequence[Claim]) -> GateDecision:
     labelled = any(claim.label for claim in mandatory)
     met = "every mandatory claim is met" if labelled else f"all {len(mandatory)} mandatory claims are met"
     count = f": of these {tally(mandatory)}" if labelled else ""
-    by_id = {claim.id: claim for claim in claims}
-    if not any(_was_seen_to_matter(claim, by_id) for claim in mandatory if claim.stage in BEHAVIOUR):
+    behaviour = [claim.label for claim in mandatory if claim.stage in BEHAVIOUR]
+    if all(label is not None and label.kind in _NEVER_FALSE for label in behaviour):
         count = (
             f"{count}; nothing that was tried, whoever acted, makes one of these claims false: about behaviour the "
             "gate may refuse nothing"
         )
     return GateDecision(passed=True, blocking=[], reason=f"{met}{note}{count}")
-
-
-def _was_seen_to_matter(claim: Claim, by_id: Mapping[str, Claim]) -> bool:
-    """Whether something that was tried makes a claim false, or the one that it repeats."""
-    if claim.label is None:
-        return True
-    if claim.label.kind is LabelKind.REPEATS and (other := by_id.get(claim.label.claim or "")):
-        return _was_seen_to_matter(other, by_id)
-    return claim.label.kind not in _NEVER_FALSE
 
 
 def _is_vacuous(claim: Claim) -> bool:

@@ -43,13 +43,14 @@ _TOLD = {
 
 def tally(claims: Sequence[Claim]) -> ClaimTally:
     """Count the claims that hold, those that count, and the others by kind of label."""
-    left_out = Counter(claim.label.kind for claim in claims if claim.label is not None and not _counts(claim))
-    counted = [claim for claim in claims if _counts(claim)]
+    left_out = Counter(claim.label.kind for claim in claims if claim.label is not None and not counts(claim))
+    counted = [claim for claim in claims if counts(claim)]
     holding = sum(claim.verdict in HOLDS for claim in counted)
     return ClaimTally(holding, len(counted), {kind: left_out[kind] for kind in LabelKind})
 
 
-def _counts(claim: Claim) -> bool:
+def counts(claim: Claim) -> bool:
+    """Whether a claim is among those of which it is said how many hold."""
     if claim.label is None:
         return True
     return claim.verdict not in HOLDS and claim.label.kind is not LabelKind.REPEATS

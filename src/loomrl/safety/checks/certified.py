@@ -159,7 +159,10 @@ def _unsafe(prop: CertifiedPropertyConfig, space: Any) -> list[tuple[NDArray[np.
     if prop.never:
         if not isinstance(space, spaces.Discrete):
             raise refused(f"`never` needs a choice of actions, and they are {space}; give `low` and `high`")
-        return [_chosen(action, int(space.start), int(space.n), refused) for action in prop.never]
+        ways = [_chosen(action, int(space.start), int(space.n), refused) for action in sorted({*prop.never})]
+        if len(ways) == space.n:
+            raise refused("never: no action is left to choose; leave one out")
+        return ways
     if not isinstance(space, spaces.Box):
         raise refused(f"`low` and `high` need a continuous action, and they are {space}; give `never`")
     size = int(np.prod(space.shape))

@@ -16,6 +16,7 @@ from loomrl.safety.probing.probes import (
     not_disturbed,
     shield_assumptions,
     to_texts,
+    with_noise,
 )
 from loomrl.types import Claim, Episode, Verdict
 
@@ -82,7 +83,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
                 *shield_assumptions(context),
             ],
             num_samples=len(plain),
-            label=not_disturbed(context, scale),
+            label=not_disturbed(context, scale, with_noise),
             finding=(
                 f"the mean return falls by {(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is "
                 f"{limit:.4g}"

@@ -114,7 +114,12 @@ def _demand(parsed: Expression) -> Demand:
     is_upper = relation.startswith("<")
     if relation in ("<", ">"):
         limit = float(np.nextafter(limit, -np.inf if is_upper else np.inf))
-    numbers, path = [-limit if is_upper else limit], parsed.args[-1]
+    path = parsed.args[-1]
+    if path.op == "globally":  # it is always so where it is never otherwise
+        is_upper, limit = not is_upper, 1.0 - limit
+        steps, good = path.args
+        path = Expression("until", (Expression("true"), steps, _opposite(good)))
+    numbers = [-limit if is_upper else limit]
     if path.op == "until" and path.args[1] is not None and path.args[1].args[0] == "<=":
         until, steps, goal = path.args
         if steps.args[1].op == "number":  # more steps make it likelier
@@ -123,6 +128,11 @@ def _demand(parsed: Expression) -> Demand:
     return Demand(
         (NAME, parsed.op, is_upper, *(one for one in parsed.args[:-1] if one is not asked), path), tuple(numbers)
     )
+
+
+def _opposite(formula: Any) -> Any:
+    is_negated = isinstance(formula, Expression) and formula.op == "not_"
+    return formula.args[0] if is_negated else Expression("not_", (formula,))
 
 
 def _plain(parsed: Any) -> Any:
@@ -198,10 +208,18 @@ def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: A
         reason = f"every probability is {answer.relation} {answer.limit:g}"
         return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
     others = _other_policies(context, len(modelled.observations))
-    if not all(_answer(prop, modelled.chain(actions)).holds for actions in others):
+    if not all(_is_kept(prop, modelled.chain(actions)) for actions in others):
         return None
     reason = f"it holds under {len(others)} other policies as well, of one action each or of actions at random"
     return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether any breaks it is not known")
+
+
+def _is_kept(prop: ModelPropertyConfig, chain: Any) -> bool:
+    """Whether a property surely holds in the chain of another policy."""
+    try:
+        return bool(_answer(prop, chain).holds)
+    except ConfigError:  # it cannot be decided there
+        return False
 
 
 def _other_policies(context: Context, num_states: int) -> list[NDArray[Any]]:

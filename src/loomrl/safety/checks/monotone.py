@@ -26,7 +26,7 @@ from loomrl.safety.certified.regions import (
     region_demand,
 )
 from loomrl.safety.check import CERTIFIED, Context, Demand, Scope
-from loomrl.safety.probing.probes import ask
+from loomrl.safety.probing.probes import ask, one_action_alone
 from loomrl.types import Claim, Verdict
 
 NAME = "monotone"
@@ -76,7 +76,7 @@ def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
         return []
     space = context.action_space
     check_spaces(config, context.observation_space, space)
-    return properties.bounded_properties(
+    claims = properties.bounded_properties(
         context,
         config,
         lambda prop: f"wherever {described(prop.region)}, {_promised(prop, space)}",
@@ -84,6 +84,7 @@ def examine(context: Context, config: MonotoneConfig) -> list[Claim]:
         method="bounds of the derivative on boxes that are halved, in float64, on the exported graph",
         bounds="bounds of the slope",
     )
+    return [claim.model_copy(update={"label": one_action_alone(space)}) for claim in claims]
 
 
 def scope(config: MonotoneConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from loomrl.environment.construct import construct
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
-from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Judgement, Scope
+from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Demand, Judgement, Scope
 from loomrl.safety.probing.judging import FEWEST_PAIRS
 from loomrl.safety.probing.worlds import play_in, play_there, with_parameter
 from loomrl.statistics.intervals import holm, largest_unseen, paired_p_below
@@ -104,6 +104,18 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
         "outcomes other than the return; features that nobody declared",
         "mean returns of two values that differ by more than the margin also at the bound",
     )
+
+
+def demands(context: Context, config: RewardBiasConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
+    """What is asked of each feature, by claim id."""
+    found = {}
+    for feature in config.features:
+        told = feature.model_dump(mode="json")
+        values, shown = (tuple(sorted(map(str, told[name]))) for name in ("values", "observed_as"))
+        found[f"{NAME}.{feature.name}.reward"] = Demand((NAME, feature.parameter, values, shown))
+        if (margin := feature.outcome_margin) is not None:
+            found[f"{NAME}.{feature.name}.outcome"] = Demand((NAME, feature.parameter, values), (-margin,))
+    return found
 
 
 def replay(failure: Failure) -> Replayed:

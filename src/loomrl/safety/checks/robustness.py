@@ -12,7 +12,15 @@ from pydantic import Field
 
 from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.probing.judging import judge_mean
-from loomrl.safety.probing.probes import ask, disturbed, noise_scale, not_disturbed, sample_visited, to_texts
+from loomrl.safety.probing.probes import (
+    ask,
+    disturbed,
+    noise_scale,
+    not_disturbed,
+    sample_visited,
+    to_texts,
+    with_noise,
+)
 from loomrl.types import Claim
 
 NAME = "robustness"
@@ -65,7 +73,7 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
             num_samples=len(obs),
-            label=not_disturbed(context, scale),
+            label=not_disturbed(context, scale, with_noise),
             finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {judged.bound.measured:.3g}",
         )
     ]

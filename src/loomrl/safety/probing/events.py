@@ -2,8 +2,8 @@
 
 Two limits are one event
 
-- when they are broken at the very same steps (limits on what is known at the end of an episode only where swayed
-  episodes tell: some break them and some do not), or
+- when they are on two quantities and broken at the very same steps (limits on what is known at the end of an episode
+  only where swayed episodes tell: some break them and some do not), or
 - when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
   no episode early. So does a return below a threshold, where every step earns the same and nearly all episodes that the
   environment ends are below it.
@@ -63,8 +63,9 @@ class _Limit:
         return bool(FEWEST <= int(swayed.sum()) <= len(swayed) - FEWEST)
 
     def is_same_as(self, other: "_Limit") -> bool:
-        """Whether both are broken at the same steps, and count the same units."""
-        if self.constraint.per != other.constraint.per:
+        """Whether both are broken at the same steps, count the same units, and are on two quantities: of two limits on
+        one, some value breaks the one alone."""
+        if self.constraint.per != other.constraint.per or self.constraint.quantity == other.constraint.quantity:
             return False
         is_told = self.is_mixed if self.is_of_episode or other.is_of_episode else self.is_seen
         return is_told and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))

@@ -4,7 +4,6 @@ A good policy's own episodes show no event, and all limits look alike in them. S
 of the same environment, in which the policy is kept from acting at some of the steps, or at all. Of two claims one
 repeats the other
 
-- when both state the same, word for word,
 - when it asks for no more than the other, which holds as well, or
 - when their limits are one event (`loomrl.safety.probing.events`), they come out alike, and it allows no less.
 
@@ -61,7 +60,6 @@ def label_limits(
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
         **{name: _in_the_shared_episodes(limit) for name, limit in limits.items()},
     }
-    labels |= _said_twice([claim for claim in claims if claim.id not in labels and claim.id not in asked])
     labels |= _implied([claim for claim in claims if claim.id not in labels and claim.id in asked], asked)
     if any(claim.id not in labels for claim in about):
         swayed = swayed_episodes(context)
@@ -72,8 +70,20 @@ def label_limits(
             labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events, limits)
         labels = _never_broken(about, of_claims, limits, swayed, context) | labels
     return [
-        claim if claim.id not in labels else claim.model_copy(update={"label": labels[claim.id]}) for claim in claims
+        claim if claim.id not in labels else claim.model_copy(update={"label": _to_the_end(labels, claim.id)})
+        for claim in claims
     ]
+
+
+def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
+    """Why a claim is not counted: what it repeats is one that counts, or nothing makes both false."""
+    label = labels[name]
+    other = labels.get(label.claim or "")
+    if other is None:
+        return label
+    if other.claim is not None:
+        return _to_the_end({**labels, name: label.model_copy(update={"claim": other.claim})}, name)
+    return other.model_copy(update={"reason": f"as {label.claim}: {other.reason}"})
 
 
 def _in_the_shared_episodes(limit: ConstraintConfig) -> Demand:
@@ -100,19 +110,6 @@ def _of_the_same_episodes(claims: Sequence[Claim], limits: Limits) -> list[list[
         if is_shared or claim.verdict is not Verdict.REFUTED:
             groups.setdefault("" if is_shared else _check_of(claim), []).append(claim)
     return list(groups.values())
-
-
-def _said_twice(claims: Sequence[Claim]) -> Labels:
-    """Labels of those that state what a claim of the same check states, and come out as it does, not refuted."""
-    found: Labels = {}
-    first: dict[tuple[str, str, Verdict], str] = {}
-    for claim in sorted(claims, key=lambda one: not one.mandatory):
-        if claim.verdict is Verdict.REFUTED:
-            continue
-        other = first.setdefault((_check_of(claim), claim.statement, claim.verdict), claim.id)
-        if other != claim.id:
-            found[claim.id] = _repeats(other, f"it states what {other} states, word for word")
-    return found
 
 
 def _implied(claims: Sequence[Claim], demands: Mapping[str, Demand]) -> Labels:
@@ -251,15 +248,17 @@ def swayed_episodes(context: Context) -> list[Episode]:
 
 
 def _actions(space: Any, rng: np.random.Generator) -> list[NDArray[Any]]:
-    """All actions of a choice, or as many of them as there are episodes; corners of a Box, and draws of several choices
-    or switches, one for each episode."""
+    """All actions of a choice, or as many of them as there are episodes. Of a Box, and of several choices or switches,
+    one for each episode: corners of a Box by turns with draws from within it."""
     most = len(_SHARES) * _SWAYED * _ACTIONS
     if isinstance(space, spaces.Discrete):
         chosen = space.start + np.unique(np.linspace(0, space.n - 1, most).astype(np.int64))
         return list(chosen.astype(space.dtype))
     if isinstance(space, spaces.Box):
         low, high = np.maximum(space.low, -1e3), np.minimum(space.high, 1e3)
-        return [np.where(rng.random(space.shape) < 0.5, low, high).astype(space.dtype) for _ in range(most)]
+        shares = rng.random((most, *space.shape))
+        shares[::2] = np.rint(shares[::2])
+        return list((low + shares * (high - low)).astype(space.dtype))
     drawn = copy(space)
     drawn.seed(int(rng.integers(2**31)))
     return [np.asarray(drawn.sample()) for _ in range(most)]
