@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
-from loomrl.errors import ConfigError, GateRefused
+from loomrl.errors import ConfigError, GateRefused, ServiceError
 from loomrl.storage.audit import anchors, full_verification
 from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.legacy_heads import HEAD_TYPE, REMOVED
@@ -148,6 +148,85 @@ def test_what_an_earlier_version_accepted_is_still_a_note_and_asks_for_a_look() 
     whole, lines = verify("--signed")
     assert whole
     assert any("did not keep what was found there: look at it, and accept it again" in line for line in lines), lines
+
+
+def change(home: Path, *statements: str) -> None:
+    """Change LoomDB by hand."""
+    with closing(sqlite3.connect(home / "loom.db")) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+@pytest.mark.parametrize("held", ["x'ff00'", "CAST(x'ff41' AS TEXT)"], ids=["blob", "text"])
+@pytest.mark.parametrize("column", ["payload", "signature", "digest", "server"])
+def test_damaged_rows_are_named_and_hide_nothing_else(loomrl_home: Path, column: str, held: str) -> None:
+    serve("server-0", 1)
+    shutil.rmtree(serve("server-1", 1))
+    change(loomrl_home, f"UPDATE audit_anchors SET {column} = {held} WHERE number IN (2, 3)")
+    whole, lines = verify("--signed")
+    assert not whole
+    for number in (2, 3):
+        (line,) = (
+            line for line in lines if f"row {number} of the table audit_anchors in LoomDB cannot be read" in line
+        )
+        assert without_digest(line) != line
+    assert any(line.startswith("cartpole/server-0: ") for line in lines)
+    assert any("the whole chain is missing" in line for line in lines), lines
+    assert not any("are missing, before statement" in line for line in lines)
+
+
+def test_damaged_rows_of_an_earlier_version_are_named(loomrl_home: Path) -> None:
+    serve("server-0", 1)
+    with LoomDB.open() as db:
+        db.record_event(REMOVED, {})
+    names, values = "server, segment, sequence, digest, created", "'cartpole/server-0', '000001', 0"
+    change(
+        loomrl_home,
+        f"INSERT INTO audit_heads ({names}) VALUES ({values}, x'ff', '2026-01-01 00:00:00')",
+        "UPDATE events SET data = x'ff'",
+    )
+    lines = verify()[1]
+    for table in ("audit_heads", "events"):
+        assert any(f"row 1 of the table {table} in LoomDB cannot be read" in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DROP TABLE audit_anchors"],
+        ["DELETE FROM alembic_version"],
+        ["UPDATE alembic_version SET version_num = '0001'"],
+        ["UPDATE alembic_version SET version_num = x'ff00'"],
+        ["UPDATE alembic_version SET version_num = '0003'", "INSERT INTO alembic_version VALUES ('0005')"],
+        [],
+    ],
+)
+def test_a_damaged_loomdb_is_a_finding_and_the_chains_are_verified_without_it(
+    loomrl_home: Path, statements: list[str]
+) -> None:
+    serve("server-0", 1)
+    segments(serve("server-1"))[1].unlink()
+    change(loomrl_home, *statements)
+    if not statements:
+        (loomrl_home / "loom.db").write_bytes(b"garbage" * 1_000)
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("restore it from a backup. The chains were verified without it" in line for line in lines), lines
+    assert any(line.startswith("cartpole/server-0: whole") for line in lines)
+    assert any("segment 000002 missing" in line for line in lines)
+    accepted = CliRunner().invoke(audit_app, ["accept", "--by", "Ada", "--reason", "no LoomDB"])
+    assert isinstance(accepted.exception, ServiceError), "what LoomDB would have explained is not accepted without it"
+
+
+def test_a_file_that_holds_no_trusted_key_is_a_finding_and_the_chains_are_verified(loomrl_home: Path) -> None:
+    segments(serve("server-0"))[1].unlink()
+    (loomrl_home / "keys" / "theirs.pub.pem").write_text("x")
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("theirs.pub.pem holds no public key" in line and "restore it" in line for line in lines), lines
+    assert any("segment 000002 missing" in line for line in lines)
+    assert not any("cannot be relied on" in line for line in lines), "the other keys count as before"
 
 
 def test_chains_of_other_hosts_are_listed_and_demanded_where_all_must_be_here(

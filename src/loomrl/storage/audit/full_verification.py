@@ -4,14 +4,14 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.storage.audit.anchors import AnchorStatements, read_statements
 from loomrl.storage.audit.exported_anchor import ExportedAnchor
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.hosts import audit_roots
 from loomrl.storage.audit.segments import holds, last_record
 from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain, without_digest
-from loomrl.storage.loomdb.database import DamagedRow, LoomDB
+from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
 
@@ -48,6 +48,26 @@ class AuditReport:
         ]
 
 
+def verify_here(
+    policy: str | None = None,
+    demand_signed: bool = False,
+    everywhere: bool = False,
+    exported: ExportedAnchor | None = None,
+) -> AuditReport:
+    """`verify_all` against the LoomDB of this installation. Where that cannot be opened or read, a finding says so, and
+    every chain here is verified without it.
+
+    Raises:
+        ConfigError: as `verify_all` does, and when `LOOMRL_DATABASE_URL` is no URL.
+    """
+    try:
+        with LoomDB.open() as db:
+            return verify_all(db, policy, demand_signed, everywhere, exported)
+    except (ArtifactError, ServiceError) as error:
+        unread = f"{error}; where it is damaged, restore it from a backup. The chains were verified without it"
+        return _verified(AnchorStatements(findings=[unread]), None, policy, demand_signed, everywhere, exported)
+
+
 def verify_all(
     db: LoomDB,
     policy: str | None = None,
@@ -62,14 +82,21 @@ def verify_all(
     person has accepted on record is a note and no finding.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached, or lacks a table.
         ConfigError: when `LOOMRL_AUDIT_FOLDERS` names a folder that is not there, or pyarrow is not installed for a
             compacted segment.
     """
-    try:
-        statements = read_statements(db)
-    except DamagedRow as error:
-        statements = AnchorStatements(findings=[str(error)])
+    return _verified(read_statements(db, demand_readable=False), db, policy, demand_signed, everywhere, exported)
+
+
+def _verified(
+    statements: AnchorStatements,
+    db: LoomDB | None,
+    policy: str | None,
+    demand_signed: bool,
+    everywhere: bool,
+    exported: ExportedAnchor | None,
+) -> AuditReport:
     report = AuditReport(
         num_statements=statements.num,
         num_signed_statements=statements.num_signed,
@@ -78,7 +105,7 @@ def verify_all(
     )
     known = dict(statements.by_chain)
     if exported is not None:
-        report.findings += exported.contradictions(statements)
+        report.findings += exported.contradictions(statements) if db is not None else []
         for server, anchors in exported.anchors().items():
             known[server] = [*known.get(server, []), *anchors]
     copies: dict[str, list[Path]] = {}
@@ -87,7 +114,8 @@ def verify_all(
     for server, folders in copies.items():
         anchors = known.get(server, [])
         found = verify_chain(folders[0], anchors, demand_signed)
-        _check_known(found, statements, demand_signed, db)
+        if db is not None:
+            _check_known(found, statements, demand_signed, db)
         report.chains += [found, *(_verified_copy(folder, folders[0], anchors) for folder in folders[1:])]
     for server in sorted(known.keys() - copies.keys()):
         host = statements.hosts.get(server, "")
@@ -134,7 +162,7 @@ def _check_known(report: ChainReport, statements: AnchorStatements, demand_signe
         (report.findings if demand_signed else report.notes).append(unknown)
     digests = statements.digests
     if report.statements and max(report.statements) > max(digests, default=0):
-        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0))}
+        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0), damaged=[])}
     for number, digest in report.statements.items():
         if digests.get(number) != digest:
             report.findings.append(

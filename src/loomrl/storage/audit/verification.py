@@ -189,7 +189,7 @@ class _Verification:
                 self._follow(segment, place, record)
             elif self.waiting[sequence] not in ("", record["hash"]):  # else a crash kept it from being removed here
                 self.report.findings.append(
-                    f"{place}: is not the record {sequence} of the log: it was put here{_found(record['hash'])}"
+                    f"{place}: is not the record {sequence} of the log: it was put here{found_digest(record['hash'])}"
                 )
         if self.report.head_sequence > last:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
@@ -217,7 +217,7 @@ class _Verification:
         if (expected := self.files.get(path.stem)) is not None:
             if (digest := sha256_file(compacted)) != expected:
                 what = f"{compacted.name}: is not the file that was anchored: edited or damaged"
-                self.report.findings.append(f"{what}{_found(digest)}")
+                self.report.findings.append(f"{what}{found_digest(digest)}")
             return
         try:
             differs = different_column(compacted)
@@ -227,7 +227,9 @@ class _Verification:
             differs = str(error)
         if differs is not None:
             digest = sha256_file(compacted)
-            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged{_found(digest)}")
+            self.report.findings.append(
+                f"{compacted.name}: {differs}: put here, edited or damaged{found_digest(digest)}"
+            )
         self.report.notes.append(f"{compacted.name}: not anchored as a file; its columns were held against its lines")
 
     def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
@@ -237,7 +239,7 @@ class _Verification:
             if not _is_whole(record):
                 raise BrokenRecord("not a record of a server")
         except BrokenRecord as error:
-            self.report.findings.append(f"{place}: {error}: edited or torn{_found(sha256(line))}")
+            self.report.findings.append(f"{place}: {error}: edited or torn{found_digest(sha256(line))}")
             return None
         return record
 
@@ -260,7 +262,7 @@ class _Verification:
         for anchor in (one for one in self.wanted.get(sequence, ()) if one.digest != digest):
             report.findings.append(
                 f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
-                f"{_found(digest)}"
+                f"{found_digest(digest)}"
             )
 
     def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
@@ -287,12 +289,12 @@ class _Verification:
             report.findings.append(
                 f"{place}: records {first} to {sequence - 1}{of} are missing and no removal is on record; record "
                 f"{sequence} does not follow record {report.head_sequence}: deleted, reordered or inserted"
-                f"{_found(record['hash'])}"
+                f"{found_digest(record['hash'])}"
             )
         else:
             report.findings.append(
                 f"{place}: record {sequence} does not follow record {report.head_sequence}: deleted, reordered or "
-                f"inserted{_found(record['hash'])}"
+                f"inserted{found_digest(record['hash'])}"
             )
 
     def _note_removals(self, start: int, stop: int) -> None:
@@ -337,7 +339,8 @@ def _is_whole(record: Any) -> bool:
     )
 
 
-def _found(digest: str) -> str:
+def found_digest(digest: str) -> str:
+    """The end of a finding about something that is there: which, by its SHA-256 digest."""
     return f" (found: {digest[:16]})"
 
 
