@@ -4,7 +4,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from loomrl.cli.audit import audit_app
 from loomrl.errors import ConfigError, GateRefused, ServiceError
 from loomrl.storage.audit import anchors, full_verification
+from loomrl.storage.audit.chain import GENESIS, seal
 from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.legacy_heads import HEAD_TYPE, REMOVED
 from loomrl.storage.audit.log import AuditLog
@@ -227,6 +228,40 @@ def test_a_file_that_holds_no_trusted_key_is_a_finding_and_the_chains_are_verifi
     assert any("theirs.pub.pem holds no public key" in line and "restore it" in line for line in lines), lines
     assert any("segment 000002 missing" in line for line in lines)
     assert not any("cannot be relied on" in line for line in lines), "the other keys count as before"
+
+
+@pytest.mark.parametrize("kind", ["head", "removal"])
+def test_a_statement_of_a_segment_that_none_can_be_is_a_finding(kind: Literal["head", "removal"]) -> None:
+    serve("server-0", 1)
+    with LoomDB.open() as db:
+        place = {"segment": "9" * 5_000, "sequence": 2, "first_segment": "000001", "first_sequence": 0}
+        anchors.state(db, kind, "cartpole/server-0", digest="x", **place)
+    whole, lines = verify("--signed")
+    assert not whole
+    assert any("rewritten" in line or "names no segments" in line for line in lines), lines
+
+
+def test_a_copy_with_a_line_that_no_server_wrote_is_a_finding(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = serve("server-0", 1)
+    shutil.copytree(loomrl_home / "audit", tmp_path / "copies")
+    monkeypatch.setenv("LOOMRL_AUDIT_FOLDERS", str(tmp_path / "copies"))
+    assert verify("--everywhere")[0]
+    with segments(chain)[-1].open("ab") as file:
+        file.write(seal({}, GENESIS)[0])
+    whole, lines = verify("--everywhere")
+    assert not whole
+    assert any("000001.jsonl:6: not a record of a server" in line for line in lines), lines
+
+
+def test_a_folder_above_chains_that_cannot_be_read_is_a_finding(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("server-0", 1)
+    locked = loomrl_home / "audit" / "cartpole"
+    monkeypatch.setattr("os.access", lambda path, _: path != locked)
+    assert any(f"{locked} cannot be read" in line for line in verify()[1])
 
 
 def test_chains_of_other_hosts_are_listed_and_demanded_where_all_must_be_here(

@@ -1,5 +1,7 @@
 """Verifying all audit chains: those that are there against those that LoomDB knows, and LoomDB against them."""
 
+import errno
+import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +12,14 @@ from loomrl.storage.audit.exported_anchor import ExportedAnchor
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.hosts import audit_roots
 from loomrl.storage.audit.segments import holds, last_record
-from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain, without_digest
+from loomrl.storage.audit.verification import (
+    Anchor,
+    ChainReport,
+    missing_chain,
+    unreadable,
+    verify_chain,
+    without_digest,
+)
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
@@ -108,6 +117,7 @@ def _verified(
         report.findings += exported.contradictions(statements) if db is not None else []
         for server, anchors in exported.anchors().items():
             known[server] = [*known.get(server, []), *anchors]
+    report.findings += _unreadable(everywhere)
     copies: dict[str, list[Path]] = {}
     for folder in _folders(policy, everywhere):
         copies.setdefault(f"{folder.parent.name}/{folder.name}", []).append(folder)
@@ -139,7 +149,16 @@ def _folders(policy: str | None, everywhere: bool) -> list[Path]:
     """Those of this host first, so that of two copies its own counts."""
     others = audit_roots()[1:] if everywhere else []
     pattern = f"{policy or '*'}/*"
-    return [*chains(policy), *(one for root in others for one in sorted(root.glob(pattern)) if one.is_dir())]
+    return [*chains(policy), *(one for root in others for one in sorted(root.glob(pattern)) if os.path.isdir(one))]
+
+
+def _unreadable(everywhere: bool) -> list[str]:
+    """The folders above those of chains that this user may not read: chains in them look as if they were missing."""
+    roots = audit_roots() if everywhere else audit_roots()[:1]
+    above = [folder for root in roots for folder in (root, *root.glob("*")) if os.path.isdir(folder)]
+    return [
+        unreadable(folder, os.strerror(errno.EACCES)) for folder in above if not os.access(folder, os.R_OK | os.X_OK)
+    ]
 
 
 def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> ChainReport:
@@ -149,7 +168,7 @@ def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> Chain
         shorter, longer = sorted((folder, original), key=lambda copy: last_record(copy)[0])
         if not holds(longer, *last_record(shorter)):
             found.findings.append(f"is another chain than {original}: one of them was rewritten, or two hosts write it")
-    except ArtifactError as error:
+    except (ArtifactError, OSError) as error:
         found.findings.append(str(error))
     found.server = f"{found.server} in {folder.parent.parent}"
     return found

@@ -93,7 +93,6 @@ def verify_chain(
     that is not signed. A copy that `may_end_early` need not have what was anchored after its end.
 
     Raises:
-        OSError: when the folder itself cannot be listed.
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
     return _Verification(folder, list(anchors), demand_signed, may_end_early).run()
@@ -130,10 +129,14 @@ class _Verification:
 
     def run(self) -> ChainReport:
         report = self.report
-        found = self._segments()
-        report.num_segments = len(found)
         report.num_anchors = len({head.sequence for head in self.heads})
         report.num_signed = sum(head.signed for head in self.heads)
+        try:
+            found = self._segments()
+        except OSError as error:
+            report.findings.append(unreadable(self.folder, error.strerror))
+            return report
+        report.num_segments = len(found)
         waiting = self._waiting()
         opened = [record["segment"] for _, record in waiting if record and is_segment(str(record.get("segment")))]
         self._check_names({int(stem) for stem in (*(path.stem for path in found), *opened)})
@@ -235,13 +238,10 @@ class _Verification:
     def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
         """The record of a line; None where it is damaged, which is found."""
         try:
-            record = unseal(line)
-            if not _is_whole(record):
-                raise BrokenRecord("not a record of a server")
+            return unseal(line)
         except BrokenRecord as error:
             self.report.findings.append(f"{place}: {error}: edited or torn{found_digest(sha256(line))}")
             return None
-        return record
 
     def _follow(self, segment: str, place: str, record: dict[str, Any] | None) -> None:
         report = self.report
@@ -327,16 +327,9 @@ class _Verification:
                 self.report.findings.append(f"{anchor.named} is not signed")
 
 
-def _is_whole(record: Any) -> bool:
-    """Whether it has what every record of a server has."""
-    if not isinstance(record, dict):
-        return False
-    texts, numbers = ["hash", "previous_hash", "kind"], ["sequence"]
-    if record.get("kind") == "anchored":
-        texts, numbers = [*texts, "digest"], [*numbers, "number"]
-    return all(type(record.get(name)) is str for name in texts) and all(
-        type(record.get(name)) is int and record[name] >= 0 for name in numbers
-    )
+def unreadable(folder: Path, why: str | None) -> str:
+    """The finding for a folder that this user may not read."""
+    return f"{folder} cannot be read: {why}; verify as a user who may read it"
 
 
 def found_digest(digest: str) -> str:
