@@ -97,6 +97,33 @@ def test_reordered_records_are_found(chain: Path) -> None:
     assert any("reordered" in finding for finding in verify_chain(chain).findings)
 
 
+@pytest.mark.parametrize("anchored", [True, False], ids=["anchored", "between heads"])
+def test_records_that_were_moved_to_the_next_segment_are_found(chain: Path, anchored: bool) -> None:
+    """Order and content stay as they were, so that the hashes do not show it."""
+    former, following = segments(chain)[1:3]
+    lines, further = (path.read_bytes().splitlines(keepends=True) for path in (former, following))
+    last = unseal(lines[-1])
+    heads = [Anchor(last["sequence"], last["hash"], segment=former.stem)] if anchored else []
+    assert verify_chain(chain, heads).intact
+    former.write_bytes(b"".join(lines[:-1]))
+    following.write_bytes(b"".join([lines[-1], *further]))
+    findings = verify_chain(chain, heads).findings
+    assert any(f"{following.name}:1: is not the record that opens a segment" in finding for finding in findings)
+    moved = f"{following.name}:1: record {last['sequence']} was anchored in segment {former.stem}: it was moved"
+    assert any(finding.startswith(moved) for finding in findings) == anchored
+
+
+def test_a_segment_that_was_split_is_found(chain: Path) -> None:
+    anchor = replace(head(chain), segment=segments(chain)[-1].stem)
+    path = segments(chain)[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0])
+    behind = path.with_stem(f"{int(path.stem) + 1:06d}")
+    behind.write_bytes(b"".join(lines[1:]))
+    findings = verify_chain(chain, [anchor]).findings
+    assert any(f"was anchored in segment {path.stem}: it was moved" in finding for finding in findings), findings
+
+
 def test_a_deleted_segment_is_found(chain: Path) -> None:
     segments(chain)[1].unlink()
     assert not verify_chain(chain).intact

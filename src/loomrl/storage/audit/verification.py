@@ -141,14 +141,20 @@ class _Verification:
         opened = [record["segment"] for _, record in waiting if record and is_segment(str(record.get("segment")))]
         self._check_names({int(stem) for stem in (*(path.stem for path in found), *opened)})
         self.waiting = {record["sequence"]: "" for _, record in waiting if record}
+        segment = ""  # the last one that holds anything
         for path in found:
             self._check_file(path)
             try:
                 for number, line in enumerate(lines(path), start=1):
-                    self._follow(path.stem, f"{path.name}:{number}", self._record(f"{path.name}:{number}", line))
+                    segment, place = path.stem, f"{path.name}:{number}"
+                    record = self._record(place, line)
+                    if number == 1 and record is not None and record["kind"] != "open":
+                        what = f"{place}: is not the record that opens a segment: others were moved, or it was deleted"
+                        report.findings.append(f"{what}{found_digest(record['hash'])}")
+                    self._follow(segment, place, record)
             except (ArtifactError, OSError) as error:
                 report.findings.append(str(error))
-        self._follow_waiting(waiting, found[-1].stem if found else "")
+        self._follow_waiting(waiting, segment)
         for path in sorted(self.folder.glob("*.torn")):
             size = path.lstat().st_size
             report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
@@ -259,11 +265,18 @@ class _Verification:
             report.first_sequence = sequence
         report.num_records += 1
         report.head_sequence, report.head_digest = sequence, digest
-        for anchor in (one for one in self.wanted.get(sequence, ()) if one.digest != digest):
-            report.findings.append(
-                f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
-                f"{found_digest(digest)}"
-            )
+        for anchor in self.wanted.get(sequence, ()):
+            if anchor.digest != digest:
+                report.findings.append(
+                    f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
+                    f"{found_digest(digest)}"
+                )
+            elif anchor.segment and _order(anchor.segment) < _order(segment):
+                # the reverse moves what opens a segment too; and earlier versions named one with no room for a line yet
+                report.findings.append(
+                    f"{place}: record {sequence} was anchored{_when(anchor)} in segment {anchor.segment}: it was moved"
+                    f"{found_digest(digest)}"
+                )
 
     def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
         """What opens a segment names it and its chain."""
@@ -350,6 +363,11 @@ def _span(stems: list[str]) -> str:
     if not stems:
         return ""
     return f"segment {stems[0]}" if len(stems) == 1 else f"segments {stems[0]} to {stems[-1]}"
+
+
+def _order(stem: str) -> tuple[int, str]:
+    """What segments are ordered by."""
+    return len(stem), stem
 
 
 def _when(anchor: Anchor) -> str:
