@@ -6,7 +6,8 @@ SHA-256 digest: a person who accepts it accepts what was found, not whatever may
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -143,8 +144,9 @@ class _Verification:
         self.waiting = {record["sequence"]: "" for _, record in waiting if record}
         segment = ""  # the last one that holds anything
         for path in found:
-            self._check_file(path)
-            try:
+            with self._unread_found():
+                self._check_file(path)
+            with self._unread_found():
                 for number, line in enumerate(lines(path), start=1):
                     segment, place = path.stem, f"{path.name}:{number}"
                     record = self._record(place, line)
@@ -152,8 +154,6 @@ class _Verification:
                         what = f"{place}: is not the record that opens a segment: others were moved, or it was deleted"
                         report.findings.append(f"{what}{found_digest(record['hash'])}")
                     self._follow(segment, place, record)
-            except (ArtifactError, OSError) as error:
-                report.findings.append(str(error))
         self._follow_waiting(waiting, segment)
         for path in sorted(self.folder.glob("*.torn")):
             size = path.lstat().st_size
@@ -161,6 +161,14 @@ class _Verification:
         self._check_end()
         self._check_signatures()
         return report
+
+    @contextmanager
+    def _unread_found(self) -> Iterator[None]:
+        """A file that cannot be read is a finding, and the rest is verified."""
+        try:
+            yield
+        except (ArtifactError, OSError) as error:
+            self.report.findings.append(str(error))
 
     def _segments(self) -> list[Path]:
         """The segments; what only looks like one, or is no file, is found."""
