@@ -124,6 +124,19 @@ def test_a_segment_that_was_split_is_found(chain: Path) -> None:
     assert any(f"was anchored in segment {path.stem}: it was moved" in finding for finding in findings), findings
 
 
+def test_records_that_were_swapped_between_segments_are_not_said_to_be_missing(chain: Path) -> None:
+    anchor = head(chain)
+    former, last = segments(chain)[-2:]
+    lines, further = (path.read_bytes().splitlines(keepends=True) for path in (former, last))
+    former.write_bytes(b"".join([*lines[:-1], further[-1]]))
+    last.write_bytes(b"".join([*further[:-1], lines[-1]]))
+    findings = verify_chain(chain, [anchor]).findings
+    assert any("does not follow" in finding for finding in findings)
+    assert not any("truncated" in finding for finding in findings), findings
+    former.write_bytes(b"".join(lines[:-1]))
+    assert any("truncated" in finding for finding in verify_chain(chain, [anchor]).findings)
+
+
 def test_a_deleted_segment_is_found(chain: Path) -> None:
     segments(chain)[1].unlink()
     assert not verify_chain(chain).intact

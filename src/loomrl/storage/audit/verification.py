@@ -121,6 +121,7 @@ class _Verification:
         self.wanted: dict[int, list[Anchor]] = {}
         for anchor in (one for one in anchors if one.kind in (HEAD, CHAIN)):
             self.wanted.setdefault(anchor.sequence, []).append(anchor)
+        self.met: set[int] = set()  # those of which a record was read, wherever it lies
         removals = [anchor for anchor in anchors if anchor.kind == REMOVAL]
         self.removals = {anchor.first_sequence: anchor for anchor in removals if anchor.fits}
         unfit = [anchor for anchor in removals if not anchor.fits]
@@ -279,7 +280,9 @@ class _Verification:
                     f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
                     f"{found_digest(digest)}"
                 )
-            elif anchor.segment and _order(anchor.segment) < _order(segment):
+                continue
+            self.met.add(sequence)
+            if anchor.segment and _order(anchor.segment) < _order(segment):
                 # the reverse moves what opens a segment too; and earlier versions named one with no room for a line yet
                 report.findings.append(
                     f"{place}: record {sequence} was anchored{_when(anchor)} in segment {anchor.segment}: it was moved"
@@ -332,7 +335,8 @@ class _Verification:
         report, end = self.report, self.report.head_sequence
         if self.may_end_early:
             return
-        if beyond := [anchor for sequence in self.wanted if sequence > end for anchor in self.wanted[sequence]]:
+        gone = [sequence for sequence in self.wanted if sequence > end and sequence not in self.met]
+        if beyond := [anchor for sequence in gone for anchor in self.wanted[sequence]]:
             last = max(beyond, key=lambda anchor: anchor.sequence)
             names = _span(sorted({anchor.segment for anchor in beyond if anchor.segment}))
             report.findings.append(
