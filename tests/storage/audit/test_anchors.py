@@ -17,7 +17,7 @@ from loomrl.storage.audit.keeper import AuditKeeper
 from loomrl.storage.audit.legacy_heads import HEAD_TYPE, REMOVED
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.segments import segments
-from loomrl.storage.audit.verification import ChainReport, without_digest
+from loomrl.storage.audit.verification import ChainReport, verify_chain, without_digest
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.files import canonical_json
 from loomrl.system.security.signing import sign_envelope
@@ -135,6 +135,58 @@ def test_who_accepts_damage_does_not_accept_what_may_stand_there_later() -> None
     whole, found = verify("--signed")
     assert not whole
     assert any(f"{path.name}:{place + 1}: the hash is not that of the content" in line for line in found), found
+
+
+FORGED = '{"number":3,"previous":"x","kind":"head","server":"cartpole/server-0","host":"evil","time":"x"}'
+
+
+@pytest.mark.parametrize(
+    ("changes", "later"),
+    [
+        ("payload = replace(payload, '000001', '000002')", f"payload = '{FORGED}', signature = NULL"),
+        ("payload = '{'", "payload = '['"),
+        ("payload = x'ff'", "payload = x'fe'"),
+        ("kind = 'removal'", "kind = 'removal', keyid = 'x'"),
+    ],
+    ids=["changed", "no statement", "no text", "renamed"],
+)
+def test_who_accepts_a_changed_statement_does_not_accept_what_may_stand_there_later(
+    loomrl_home: Path, changes: str, later: str
+) -> None:
+    serve("server-0", 1)
+    change(loomrl_home, f"UPDATE audit_anchors SET {changes} WHERE number = 3")
+    assert not verify()[0]
+    assert CliRunner().invoke(audit_app, ["accept", "--by", "Ada", "--reason", "bit rot"]).exit_code == 0
+    assert verify("--signed")[0]
+    change(loomrl_home, f"UPDATE audit_anchors SET {later} WHERE number = 3")
+    assert not verify("--signed")[0]
+
+
+def test_who_accepts_that_a_named_statement_is_missing_does_not_accept_another_in_its_place(loomrl_home: Path) -> None:
+    number = max(verify_chain(serve("server-0")).statements)
+    kept = "CREATE TABLE kept AS SELECT * FROM audit_anchors"
+    change(loomrl_home, kept, f"DELETE FROM audit_anchors WHERE number = {number}")
+    assert CliRunner().invoke(audit_app, ["accept", "--by", "Ada", "--reason", "lost"]).exit_code == 0
+    assert verify("--signed")[0]
+    change(
+        loomrl_home,
+        "INSERT INTO audit_anchors SELECT * FROM kept WHERE number NOT IN (SELECT number FROM audit_anchors)",
+    )
+    assert verify("--signed")[0]
+    change(loomrl_home, f"UPDATE audit_anchors SET digest = 'x' WHERE number = {number}")
+    (named,) = (line for line in verify("--signed")[1] if f"its records name statement {number} of LoomDB" in line)
+    assert "accepted" not in named
+
+
+def test_what_an_earlier_version_accepted_of_loomdb_is_still_a_note(loomrl_home: Path) -> None:
+    serve("server-0", 1)
+    change(loomrl_home, "UPDATE audit_anchors SET payload = '{' WHERE number = 3")
+    with LoomDB.open() as db:
+        found = full_verification.verify_all(db).all_findings()
+        anchors.state(db, "accepted", "", findings=[*map(without_digest, found)], by="Ada", reason="bit rot")
+    whole, lines = verify("--signed")
+    assert whole, lines
+    assert any("cannot be read: it was changed" in line and "accept it again" in line for line in lines)
 
 
 def test_what_an_earlier_version_accepted_is_still_a_note_and_asks_for_a_look() -> None:

@@ -135,7 +135,7 @@ def read_statements(db: LoomDB, demand_readable: bool = True) -> AnchorStatement
     legacy = legacy_heads.read(db, None if demand_readable else damaged)
     trusted = trusted_keys(None if demand_readable else unread)
     found.findings += [f"what a trusted key signed cannot be told: {error}" for error in unread]
-    found.findings += [*map(_unreadable, damaged), *legacy.findings]
+    found.findings += [f"{row}{found_digest(row.digest)}" for row in damaged] + legacy.findings
     num_adopted = 0  # removals of earlier versions that a signed statement covers
     for anchor in _rows(db, demand_readable):
         statement = _checked(found, anchor)
@@ -149,7 +149,7 @@ def read_statements(db: LoomDB, demand_readable: bool = True) -> AnchorStatement
         elif statement.kind == "accepted":
             _accept(found, statement, anchor, fault)
         else:
-            _add(found, statement, anchor.signature is not None, fault)
+            _add(found, statement, anchor, fault)
     for server, anchors in legacy_heads.anchors(legacy, trusted, num_adopted).items():
         found.by_chain[server] = [*anchors, *found.by_chain.get(server, [])]
     return found
@@ -179,33 +179,38 @@ def _checked(found: AnchorStatements, anchor: AuditAnchor | DamagedRow) -> Ancho
     before = found.digests.get(expected - 1, GENESIS)
     if isinstance(anchor, DamagedRow):
         found.digests[anchor.number] = ""
-        found.findings.append(_unreadable(anchor))
+        found.findings.append(f"{anchor}{found_digest(anchor.digest)}")
         return None
     found.newest, found.digests[anchor.number] = anchor, anchor.digest
+
+    def find(what: str, before: str = "") -> None:
+        found.findings.append(f"{name}: {what}{found_digest(_row_digest(anchor, before))}")
+
     try:
         statement = AnchorStatement.model_validate_json(anchor.payload)
     except ValidationError:
-        found.findings.append(f"{name}: cannot be read: it was changed")
+        find("cannot be read: it was changed")
         return None
     if anchor.digest != _digest(anchor.payload, anchor.signature):
-        found.findings.append(f"{name}: is not what was written: it was changed")
+        find("is not what was written: it was changed")
         return None
     said = (statement.number, statement.server, statement.kind)
     if said != (anchor.number, anchor.server, anchor.kind):
-        found.findings.append(f"{name}: was written as {said[2]} of {said[1] or 'all chains'}, number {said[0]}")
+        find(f"was written as {said[2]} of {said[1] or 'all chains'}, number {said[0]}")
         return None
     if anchor.number == expected and before not in ("", statement.previous):
-        found.findings.append(f"{name}: does not follow the statement before it: one of them was replaced")
+        find("does not follow the statement before it: one of them was replaced", before)
     if lacking := [key for key in _NEEDS.get(statement.kind, ()) if getattr(statement, key) is None]:
-        found.findings.append(f"{name}: does not say {', '.join(lacking)}: no server states that")
+        find(f"does not say {', '.join(lacking)}: no server states that")
         return None
     return statement
 
 
-def _add(found: AnchorStatements, statement: AnchorStatement, signed: bool, fault: str | None) -> None:
-    told = statement.model_dump(exclude_none=True)
+def _add(found: AnchorStatements, statement: AnchorStatement, row: AuditAnchor, fault: str | None) -> None:
+    told, signed = statement.model_dump(exclude_none=True), row.signature is not None
     names = ("segment", "sequence", "digest", "first_segment", "first_sequence", "by", "reason", "time", "kind")
-    anchor = Anchor(**{name: told[name] for name in names if name in told}, signed=signed, fault=fault)
+    place = {name: told[name] for name in names if name in told}
+    anchor = Anchor(**place, signed=signed, fault=fault, statement=row.digest)
     found.by_chain.setdefault(statement.server, []).append(anchor)
     if (is_vouched := signed and fault is None) or statement.server not in found.vouched:
         found.hosts[statement.server] = statement.host  # else whoever can write LoomDB could say that it lies elsewhere
@@ -218,6 +223,7 @@ def _accept(found: AnchorStatements, statement: AnchorStatement, anchor: AuditAn
     if anchor.signature is None or fault is not None:
         found.findings.append(
             f"statement {anchor.number} of LoomDB accepts findings and is not signed by a trusted key"
+            f"{found_digest(anchor.digest)}"
         )
         return
     why = f"accepted by {statement.by} at {statement.time}: {statement.reason}"
@@ -238,18 +244,20 @@ def _is_adopted(
 ) -> bool:
     """Whether it holds; a finding where what was adopted is not there any more."""
     sizes = {"num_heads": statement.num_heads or 0, "num_removals": statement.num_removals or 0}
-    if fault is not None or legacy.digest(**sizes) != statement.digest:
+    digest = legacy.digest(**sizes)
+    if fault is not None or digest != statement.digest:
         why = fault or "they are others now"
         found.findings.append(
             f"the {sizes['num_heads']} heads and {sizes['num_removals']} removals that statement {statement.number} of "
-            f"LoomDB adopted from an earlier version cannot be relied on: {why}"
+            f"LoomDB adopted from an earlier version cannot be relied on: {why}{found_digest(digest)}"
         )
         return False
     return True
 
 
-def _unreadable(row: DamagedRow) -> str:
-    return f"{row}{found_digest(row.digest)}"
+def _row_digest(row: AuditAnchor, before: str = "") -> str:
+    """SHA-256 of what a row holds, and of the digest of the statement before it where that was held against it."""
+    return sha256(canonical_json([before, row.model_dump(mode="json")]))
 
 
 def _digest(payload: str, signature: str | None) -> str:

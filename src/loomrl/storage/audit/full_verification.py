@@ -15,12 +15,14 @@ from loomrl.storage.audit.segments import holds, last_record
 from loomrl.storage.audit.verification import (
     Anchor,
     ChainReport,
+    found_digest,
     missing_chain,
     unreadable,
     verify_chain,
     without_digest,
 )
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import sha256
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
 
@@ -183,10 +185,10 @@ def _check_known(report: ChainReport, statements: AnchorStatements, demand_signe
     if report.statements and max(report.statements) > max(digests, default=0):
         digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0), damaged=[])}
     for number, digest in report.statements.items():
-        if digests.get(number) != digest:
+        if (there := digests.get(number, "")) != digest:
             report.findings.append(
                 f"its records name statement {number} of LoomDB, which is missing there or another: LoomDB was rolled "
-                "back or rewritten"
+                f"back or rewritten{found_digest(sha256(there.encode()))}"
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from loomrl.storage.audit.segments import is_segment
-from loomrl.storage.audit.verification import Anchor
+from loomrl.storage.audit.verification import Anchor, found_digest
 from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.loomdb.records import AuditHead
 from loomrl.system.files import canonical_json, sha256
@@ -48,7 +48,11 @@ def read(db: LoomDB, damaged: list[DamagedRow] | None = None) -> LegacyHeads:
     """
     removals = [event.data for event in db.events(REMOVED, damaged)]
     strange = [removal for removal in removals if not _is_removal(removal)]
-    findings = [f"an event of a removed segment cannot be read, it was changed: {one!r:.200}" for one in strange]
+    findings = [
+        f"an event of a removed segment cannot be read, it was changed: {one!r:.200}"
+        f"{found_digest(sha256(repr(one).encode()))}"
+        for one in strange
+    ]
     return LegacyHeads(db.audit_heads(damaged=damaged), [one for one in removals if one not in strange], findings)
 
 

@@ -44,6 +44,7 @@ class Anchor:
     by: str = ""  # who removed it
     reason: str = ""
     time: str = ""  # ISO 8601, UTC; empty where it was not kept
+    statement: str = ""  # digest of the statement of LoomDB that says so; empty where there were none yet
 
     @property
     def fits(self) -> bool:
@@ -347,9 +348,12 @@ class _Verification:
     def _check_signatures(self) -> None:
         for anchor in self.anchors:
             if anchor.fault is not None:
-                self.report.findings.append(f"{anchor.named} cannot be relied on: {anchor.fault}")
+                what = f"{anchor.named} cannot be relied on: {anchor.fault}"
             elif self.demand_signed and not anchor.signed:
-                self.report.findings.append(f"{anchor.named} is not signed")
+                what = f"{anchor.named} is not signed"
+            else:
+                continue
+            self.report.findings.append(f"{what}{found_digest(anchor.statement) if anchor.statement else ''}")
 
 
 def unreadable(folder: Path, why: str | None) -> str:
