@@ -1,8 +1,9 @@
 """Verifying audit chains: edited, deleted, reordered, truncated records are found and named.
 
-The chain shows every change inside it. What is missing at its beginning and its end shows against what LoomDB states
-of it (`loomrl.storage.audit.anchors`). A finding about something that is there ends with the first 16 hex digits of its
-SHA-256 digest: a person who accepts it accepts what was found, not whatever may stand in that place later.
+The chain shows every change inside it. What is missing at its beginning and its end, or lies in another segment, shows
+against what LoomDB states of it (`loomrl.storage.audit.anchors`); what was forged behind the last anchored head does
+not. A finding about something that is there ends with the first 16 hex digits of its SHA-256 digest: a person who
+accepts it accepts what was found, not whatever may stand in that place later.
 """
 
 import re
