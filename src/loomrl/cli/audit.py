@@ -35,11 +35,9 @@ def verify(
     """Check every chain against itself and against what LoomDB knows of it; exit code 1 when one is not whole."""
     from loomrl.errors import GateRefused
     from loomrl.storage.audit.exported_anchor import read_exported
-    from loomrl.storage.audit.full_verification import verify_all
-    from loomrl.storage.loomdb.database import LoomDB
+    from loomrl.storage.audit.full_verification import verify_here
 
-    with LoomDB.open() as db:
-        report = verify_all(db, policy, signed, everywhere, None if exported is None else read_exported(exported))
+    report = verify_here(policy, signed, everywhere, None if exported is None else read_exported(exported))
     if as_json:
         _print_json({"intact": report.intact, **asdict(report)})
     else:

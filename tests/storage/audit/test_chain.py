@@ -1,5 +1,8 @@
 """The hash chain, and what verification finds."""
 
+import errno
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loomrl.errors import ArtifactError
 from loomrl.storage.audit.chain import GENESIS, BrokenRecord, seal, unseal
 from loomrl.storage.audit.compacted import write_compacted
 from loomrl.storage.audit.log import AuditLog
@@ -22,6 +26,7 @@ from loomrl.storage.audit.verification import Anchor, verify_chain
     st.dictionaries(st.text(min_size=1), st.one_of(st.text(), st.integers(-(2**53), 2**53), st.none(), st.booleans()))
 )
 def test_what_is_sealed_unseals(fields: dict[str, object]) -> None:
+    fields = {"kind": "decision", "sequence": 7, **fields}
     line, digest = seal(fields, GENESIS)
     opened = unseal(line)
     assert opened["hash"] == digest
@@ -30,7 +35,8 @@ def test_what_is_sealed_unseals(fields: dict[str, object]) -> None:
 
 
 def test_every_changed_byte_is_found() -> None:
-    line, _ = seal({"action": 1, "agent_id": "a\nb"}, GENESIS)
+    line, _ = seal({"kind": "decision", "sequence": 0, "action": 1, "agent_id": "a\nb"}, GENESIS)
+    assert unseal(line)
     for index in range(len(line)):
         changed = line[:index] + bytes([line[index] ^ 1]) + line[index + 1 :]
         with pytest.raises(BrokenRecord):
@@ -89,6 +95,46 @@ def test_a_deleted_record_is_found(chain: Path) -> None:
 def test_reordered_records_are_found(chain: Path) -> None:
     change(segments(chain)[1], lambda lines: [lines[1], lines[0], *lines[2:]])
     assert any("reordered" in finding for finding in verify_chain(chain).findings)
+
+
+@pytest.mark.parametrize("anchored", [True, False], ids=["anchored", "between heads"])
+def test_records_that_were_moved_to_the_next_segment_are_found(chain: Path, anchored: bool) -> None:
+    """Order and content stay as they were, so that the hashes do not show it."""
+    former, following = segments(chain)[1:3]
+    lines, further = (path.read_bytes().splitlines(keepends=True) for path in (former, following))
+    last = unseal(lines[-1])
+    heads = [Anchor(last["sequence"], last["hash"], segment=former.stem)] if anchored else []
+    assert verify_chain(chain, heads).intact
+    former.write_bytes(b"".join(lines[:-1]))
+    following.write_bytes(b"".join([lines[-1], *further]))
+    findings = verify_chain(chain, heads).findings
+    assert any(f"{following.name}:1: is not the record that opens a segment" in finding for finding in findings)
+    moved = f"{following.name}:1: record {last['sequence']} was anchored in segment {former.stem}: it was moved"
+    assert any(finding.startswith(moved) for finding in findings) == anchored
+
+
+def test_a_segment_that_was_split_is_found(chain: Path) -> None:
+    anchor = replace(head(chain), segment=segments(chain)[-1].stem)
+    path = segments(chain)[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0])
+    behind = path.with_stem(f"{int(path.stem) + 1:06d}")
+    behind.write_bytes(b"".join(lines[1:]))
+    findings = verify_chain(chain, [anchor]).findings
+    assert any(f"was anchored in segment {path.stem}: it was moved" in finding for finding in findings), findings
+
+
+def test_records_that_were_swapped_between_segments_are_not_said_to_be_missing(chain: Path) -> None:
+    anchor = head(chain)
+    former, last = segments(chain)[-2:]
+    lines, further = (path.read_bytes().splitlines(keepends=True) for path in (former, last))
+    former.write_bytes(b"".join([*lines[:-1], further[-1]]))
+    last.write_bytes(b"".join([*further[:-1], lines[-1]]))
+    findings = verify_chain(chain, [anchor]).findings
+    assert any("does not follow" in finding for finding in findings)
+    assert not any("truncated" in finding for finding in findings), findings
+    former.write_bytes(b"".join(lines[:-1]))
+    assert any("truncated" in finding for finding in verify_chain(chain, [anchor]).findings)
 
 
 def test_a_deleted_segment_is_found(chain: Path) -> None:
@@ -219,9 +265,34 @@ def test_a_damaged_line_in_the_reserve_is_found(chain: Path, line: bytes) -> Non
     assert any(finding.startswith("reserve:2: ") for finding in verify_chain(chain).findings)
 
 
-def test_a_record_in_the_reserve_that_opens_what_is_no_segment_is_found(chain: Path) -> None:
-    Reserve(chain / "reserve").write(waiting(chain, {"kind": "open", "segment": "1\u00b2", "server": "x"})[0])
-    assert any("was written as segment 1\u00b2" in finding for finding in verify_chain(chain).findings)
+@pytest.mark.parametrize("segment", ["1\u00b2", "9" * 5_000])
+def test_a_record_in_the_reserve_that_opens_what_is_no_segment_is_found(chain: Path, segment: str) -> None:
+    Reserve(chain / "reserve").write(waiting(chain, {"kind": "open", "segment": segment, "server": "x"})[0])
+    assert any(f"was written as segment {segment}" in finding for finding in verify_chain(chain).findings)
+
+
+def test_a_line_that_no_server_wrote_is_named_by_whoever_goes_on_from_it(chain: Path) -> None:
+    path = segments(chain)[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    forged, _ = seal({}, unseal(lines[-1])["hash"])
+    path.write_bytes(b"".join([*lines, forged]))
+    place = f"{path.name}:{len(lines) + 1}: not a record of a server"
+    assert any(finding.startswith(place) for finding in verify_chain(chain).findings)
+    with pytest.raises(ArtifactError, match=place):
+        AuditLog("cartpole", chain.name)
+    path.write_bytes(b"".join(lines))
+    Reserve(chain / "reserve").write(forged)
+    with pytest.raises(ArtifactError, match="reserve:1: not a record of a server"):
+        AuditLog("cartpole", chain.name, reserves=True)
+
+
+def test_a_folder_that_cannot_be_read_is_found(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    (finding,) = verify_chain(chain).findings
+    assert finding == f"{chain} cannot be read: Permission denied; verify as a user who may read it"
 
 
 def test_a_line_in_the_reserve_that_is_another_record_than_the_logs_is_found(chain: Path) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
 from loomrl.errors import ArtifactError
+from loomrl.storage.audit import verification
 from loomrl.storage.audit.compaction import compact
 from loomrl.storage.audit.heads import anchors
 from loomrl.storage.audit.history import find_decision, join, read_lines, records
@@ -47,6 +48,26 @@ def log(loomrl_home: Path) -> AuditLog:
 
 def all_lines(log: AuditLog) -> list[bytes]:
     return [line for path in segments(log.folder) for line in lines(path)]
+
+
+@pytest.mark.parametrize("anchored", [True, False])
+def test_a_compacted_file_that_cannot_be_read_is_found_and_the_rest_verified(
+    log: AuditLog, monkeypatch: pytest.MonkeyPatch, anchored: bool
+) -> None:
+    first = compact(log.folder)[0]
+    digest = verification.sha256_file
+
+    def refused(path: Path) -> str:
+        return digest(path if path != first else path.with_name("gone"))
+
+    monkeypatch.setattr(verification, "sha256_file", refused)
+    monkeypatch.setattr(verification, "different_column", lambda path: None if path != first else "row 0: is another")
+    file = Anchor(kind="compacted", segment=first.stem, digest="0" * 64)
+    report = verify_chain(log.folder, [file] if anchored else [])
+    (finding,) = report.findings
+    assert finding.startswith("cannot read ")
+    assert report.num_segments == len(segments(log.folder))
+    assert report.head_sequence == log.head.sequence
 
 
 def test_every_line_and_every_reader_sees_the_same(log: AuditLog) -> None:

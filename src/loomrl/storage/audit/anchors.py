@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from loomrl.errors import ConfigError
 from loomrl.storage.audit import legacy_heads
 from loomrl.storage.audit.chain import GENESIS
-from loomrl.storage.audit.verification import Anchor
-from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.audit.verification import Anchor, found_digest
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.loomdb.records import AuditAnchor
 from loomrl.system.files import canonical_json, sha256
 from loomrl.system.schema import Document
@@ -72,7 +72,7 @@ class AnchorStatements:
     newest: AuditAnchor | None = None
     num_signed: int = 0
     findings: list[str] = field(default_factory=list)
-    digests: dict[int, str] = field(default_factory=dict)  # by the statement's number
+    digests: dict[int, str] = field(default_factory=dict)  # by the statement's number; empty: it cannot be read
     by_chain: dict[str, list[Anchor]] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)  # by the chain: where it lies
     vouched: set[str] = field(default_factory=set)  # chains whose host is signed by a trusted key
@@ -122,19 +122,24 @@ def state(db: LoomDB, kind: Kind, server: str, **fields: Any) -> tuple[AuditAnch
     return db.append_audit_anchor(build), next(iter(unsigned), None)
 
 
-def read_statements(db: LoomDB) -> AnchorStatements:
+def read_statements(db: LoomDB, demand_readable: bool = True) -> AnchorStatements:
     """All statements; what contradicts another, or its signature, is a finding that names it.
+
+    Without `demand_readable`, so is each row that was changed by hand and each file that holds no trusted key.
 
     Raises:
         ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand so that it is no statement.
         ArtifactError, ConfigError: when the trusted keys cannot be read.
     """
-    found, trusted, legacy = AnchorStatements(), trusted_keys(), legacy_heads.read(db)
-    found.findings += legacy.findings
+    found, damaged, unread = AnchorStatements(), list[DamagedRow](), list[str]()
+    legacy = legacy_heads.read(db, None if demand_readable else damaged)
+    trusted = trusted_keys(None if demand_readable else unread)
+    found.findings += [f"what a trusted key signed cannot be told: {error}" for error in unread]
+    found.findings += [f"{row}{found_digest(row.digest)}" for row in damaged] + legacy.findings
     num_adopted = 0  # removals of earlier versions that a signed statement covers
-    for anchor in _pages(db):
+    for anchor in _rows(db, demand_readable):
         statement = _checked(found, anchor)
-        if statement is None:
+        if statement is None or isinstance(anchor, DamagedRow):
             continue
         fault = signature_fault(STATEMENT_TYPE, anchor.payload.encode(), anchor.signature, anchor.keyid, trusted)
         found.num_signed += anchor.signature is not None
@@ -144,51 +149,68 @@ def read_statements(db: LoomDB) -> AnchorStatements:
         elif statement.kind == "accepted":
             _accept(found, statement, anchor, fault)
         else:
-            _add(found, statement, anchor.signature is not None, fault)
+            _add(found, statement, anchor, fault)
     for server, anchors in legacy_heads.anchors(legacy, trusted, num_adopted).items():
         found.by_chain[server] = [*anchors, *found.by_chain.get(server, [])]
     return found
 
 
-def _pages(db: LoomDB) -> Iterator[AuditAnchor]:
+def _rows(db: LoomDB, demand_readable: bool) -> Iterator[AuditAnchor | DamagedRow]:
     after = 0
-    while page := db.audit_anchors(after, _PAGE):
-        yield from page
-        after = page[-1].number
+    while True:
+        damaged: list[DamagedRow] = []
+        page = db.audit_anchors(after, _PAGE, None if demand_readable else damaged)
+        rows: dict[int, AuditAnchor | DamagedRow] = {anchor.number: anchor for anchor in page}
+        rows |= {row.number: row for row in damaged}
+        for after in sorted(rows):
+            yield rows[after]
+        if not rows:
+            return
 
 
-def _checked(found: AnchorStatements, anchor: AuditAnchor) -> AnchorStatement | None:
+def _checked(found: AnchorStatements, anchor: AuditAnchor | DamagedRow) -> AnchorStatement | None:
     """A statement that says what its row says; held against the one before it."""
-    name = f"statement {anchor.number} of LoomDB, {anchor.kind} of {anchor.server or 'all chains'}"
-    expected = 1 if found.newest is None else found.newest.number + 1
+    name = f"statement {anchor.number} of LoomDB"
+    if isinstance(anchor, AuditAnchor):
+        name += f", {anchor.kind} of {anchor.server or 'all chains'}"
+    expected = next(reversed(found.digests), 0) + 1
     if anchor.number != expected:
         found.findings.append(f"{_missing(expected, anchor.number - 1)} missing, before {name}")
-    before, found.newest = found.newest, anchor
-    found.digests[anchor.number] = anchor.digest
+    before = found.digests.get(expected - 1, GENESIS)
+    if isinstance(anchor, DamagedRow):
+        found.digests[anchor.number] = ""
+        found.findings.append(f"{anchor}{found_digest(anchor.digest)}")
+        return None
+    found.newest, found.digests[anchor.number] = anchor, anchor.digest
+
+    def find(what: str, before: str = "") -> None:
+        found.findings.append(f"{name}: {what}{found_digest(_row_digest(anchor, before))}")
+
     try:
         statement = AnchorStatement.model_validate_json(anchor.payload)
     except ValidationError:
-        found.findings.append(f"{name}: cannot be read: it was changed")
+        find("cannot be read: it was changed")
         return None
     if anchor.digest != _digest(anchor.payload, anchor.signature):
-        found.findings.append(f"{name}: is not what was written: it was changed")
+        find("is not what was written: it was changed")
         return None
     said = (statement.number, statement.server, statement.kind)
     if said != (anchor.number, anchor.server, anchor.kind):
-        found.findings.append(f"{name}: was written as {said[2]} of {said[1] or 'all chains'}, number {said[0]}")
+        find(f"was written as {said[2]} of {said[1] or 'all chains'}, number {said[0]}")
         return None
-    if anchor.number == expected and statement.previous != (GENESIS if before is None else before.digest):
-        found.findings.append(f"{name}: does not follow the statement before it: one of them was replaced")
+    if anchor.number == expected and before not in ("", statement.previous):
+        find("does not follow the statement before it: one of them was replaced", before)
     if lacking := [key for key in _NEEDS.get(statement.kind, ()) if getattr(statement, key) is None]:
-        found.findings.append(f"{name}: does not say {', '.join(lacking)}: no server states that")
+        find(f"does not say {', '.join(lacking)}: no server states that")
         return None
     return statement
 
 
-def _add(found: AnchorStatements, statement: AnchorStatement, signed: bool, fault: str | None) -> None:
-    told = statement.model_dump(exclude_none=True)
+def _add(found: AnchorStatements, statement: AnchorStatement, row: AuditAnchor, fault: str | None) -> None:
+    told, signed = statement.model_dump(exclude_none=True), row.signature is not None
     names = ("segment", "sequence", "digest", "first_segment", "first_sequence", "by", "reason", "time", "kind")
-    anchor = Anchor(**{name: told[name] for name in names if name in told}, signed=signed, fault=fault)
+    place = {name: told[name] for name in names if name in told}
+    anchor = Anchor(**place, signed=signed, fault=fault, statement=row.digest)
     found.by_chain.setdefault(statement.server, []).append(anchor)
     if (is_vouched := signed and fault is None) or statement.server not in found.vouched:
         found.hosts[statement.server] = statement.host  # else whoever can write LoomDB could say that it lies elsewhere
@@ -201,6 +223,7 @@ def _accept(found: AnchorStatements, statement: AnchorStatement, anchor: AuditAn
     if anchor.signature is None or fault is not None:
         found.findings.append(
             f"statement {anchor.number} of LoomDB accepts findings and is not signed by a trusted key"
+            f"{found_digest(anchor.digest)}"
         )
         return
     why = f"accepted by {statement.by} at {statement.time}: {statement.reason}"
@@ -221,14 +244,20 @@ def _is_adopted(
 ) -> bool:
     """Whether it holds; a finding where what was adopted is not there any more."""
     sizes = {"num_heads": statement.num_heads or 0, "num_removals": statement.num_removals or 0}
-    if fault is not None or legacy.digest(**sizes) != statement.digest:
+    digest = legacy.digest(**sizes)
+    if fault is not None or digest != statement.digest:
         why = fault or "they are others now"
         found.findings.append(
             f"the {sizes['num_heads']} heads and {sizes['num_removals']} removals that statement {statement.number} of "
-            f"LoomDB adopted from an earlier version cannot be relied on: {why}"
+            f"LoomDB adopted from an earlier version cannot be relied on: {why}{found_digest(digest)}"
         )
         return False
     return True
+
+
+def _row_digest(row: AuditAnchor, before: str = "") -> str:
+    """SHA-256 of what a row holds, and of the digest of the statement before it where that was held against it."""
+    return sha256(canonical_json([before, row.model_dump(mode="json")]))
 
 
 def _digest(payload: str, signature: str | None) -> str:

@@ -31,10 +31,11 @@ def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
 
 
 def unseal(line: bytes) -> dict[str, Any]:
-    """The record of one line, its own hash checked; whether it follows the record before it is not.
+    """The record of one line, its own hash checked, and that it has what every record of a server has; whether it
+    follows the record before it is not.
 
     Raises:
-        BrokenRecord: when the line is torn or was changed.
+        BrokenRecord: when the line is torn, was changed, or no server wrote it.
     """
     body = line.rstrip(b"\n")
     head, tail = body[:-_TAIL], body[-_TAIL:]
@@ -47,4 +48,18 @@ def unseal(line: bytes) -> dict[str, Any]:
         record: dict[str, Any] = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise BrokenRecord(f"not JSON: {error}") from error
+    if not _is_whole(record):
+        raise BrokenRecord("not a record of a server")
     return record
+
+
+def _is_whole(record: Any) -> bool:
+    """Whether it has what every record of a server has."""
+    if not isinstance(record, dict):
+        return False
+    texts, numbers = ["hash", "previous_hash", "kind"], ["sequence"]
+    if record.get("kind") == "anchored":
+        texts, numbers = [*texts, "digest"], [*numbers, "number"]
+    return all(type(record.get(name)) is str for name in texts) and all(
+        type(record.get(name)) is int and record[name] >= 0 for name in numbers
+    )

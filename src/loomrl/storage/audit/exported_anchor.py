@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.storage.audit.anchors import AnchorStatements
-from loomrl.storage.audit.verification import Anchor
+from loomrl.storage.audit.verification import Anchor, found_digest
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import sha256
 from loomrl.system.schema import Document
 from loomrl.system.security.signing import Envelope, sign_envelope, verify_envelope
 
@@ -42,11 +43,11 @@ class ExportedAnchor(Document):
     def contradictions(self, statements: AnchorStatements) -> list[str]:
         """What is wrong with LoomDB's statements, held against this: one sentence, or none where they hold what it
         names."""
-        if statements.digests.get(self.number) == self.digest:
+        if (there := statements.digests.get(self.number, "")) == self.digest:
             return []
         return [
             f"statement {self.number}, exported at {self.time}, is missing or another: LoomDB was rolled back or "
-            "rewritten"
+            f"rewritten{found_digest(sha256(there.encode()))}"
         ]
 
     def anchors(self) -> dict[str, list[Anchor]]:

@@ -1,17 +1,28 @@
 """Verifying all audit chains: those that are there against those that LoomDB knows, and LoomDB against them."""
 
+import errno
+import os
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.storage.audit.anchors import AnchorStatements, read_statements
 from loomrl.storage.audit.exported_anchor import ExportedAnchor
 from loomrl.storage.audit.history import chains
 from loomrl.storage.audit.hosts import audit_roots
 from loomrl.storage.audit.segments import holds, last_record
-from loomrl.storage.audit.verification import Anchor, ChainReport, missing_chain, verify_chain, without_digest
-from loomrl.storage.loomdb.database import DamagedRow, LoomDB
+from loomrl.storage.audit.verification import (
+    Anchor,
+    ChainReport,
+    found_digest,
+    missing_chain,
+    unreadable,
+    verify_chain,
+    without_digest,
+)
+from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import sha256
 from loomrl.system.home import shares_loomdb
 from loomrl.system.plain import on_one_line
 
@@ -48,6 +59,26 @@ class AuditReport:
         ]
 
 
+def verify_here(
+    policy: str | None = None,
+    demand_signed: bool = False,
+    everywhere: bool = False,
+    exported: ExportedAnchor | None = None,
+) -> AuditReport:
+    """`verify_all` against the LoomDB of this installation. Where that cannot be opened or read, a finding says so, and
+    every chain here is verified without it.
+
+    Raises:
+        ConfigError: as `verify_all` does, and when `LOOMRL_DATABASE_URL` is no URL.
+    """
+    try:
+        with LoomDB.open() as db:
+            return verify_all(db, policy, demand_signed, everywhere, exported)
+    except (ArtifactError, ServiceError) as error:
+        unread = f"{error}; where it is damaged, restore it from a backup. The chains were verified without it"
+        return _verified(AnchorStatements(findings=[unread]), None, policy, demand_signed, everywhere, exported)
+
+
 def verify_all(
     db: LoomDB,
     policy: str | None = None,
@@ -62,14 +93,21 @@ def verify_all(
     person has accepted on record is a note and no finding.
 
     Raises:
-        ServiceError: when LoomDB cannot be reached.
+        ServiceError: when LoomDB cannot be reached, or lacks a table.
         ConfigError: when `LOOMRL_AUDIT_FOLDERS` names a folder that is not there, or pyarrow is not installed for a
             compacted segment.
     """
-    try:
-        statements = read_statements(db)
-    except DamagedRow as error:
-        statements = AnchorStatements(findings=[str(error)])
+    return _verified(read_statements(db, demand_readable=False), db, policy, demand_signed, everywhere, exported)
+
+
+def _verified(
+    statements: AnchorStatements,
+    db: LoomDB | None,
+    policy: str | None,
+    demand_signed: bool,
+    everywhere: bool,
+    exported: ExportedAnchor | None,
+) -> AuditReport:
     report = AuditReport(
         num_statements=statements.num,
         num_signed_statements=statements.num_signed,
@@ -78,16 +116,18 @@ def verify_all(
     )
     known = dict(statements.by_chain)
     if exported is not None:
-        report.findings += exported.contradictions(statements)
+        report.findings += exported.contradictions(statements) if db is not None else []
         for server, anchors in exported.anchors().items():
             known[server] = [*known.get(server, []), *anchors]
+    report.findings += _unreadable(everywhere)
     copies: dict[str, list[Path]] = {}
     for folder in _folders(policy, everywhere):
         copies.setdefault(f"{folder.parent.name}/{folder.name}", []).append(folder)
     for server, folders in copies.items():
         anchors = known.get(server, [])
         found = verify_chain(folders[0], anchors, demand_signed)
-        _check_known(found, statements, demand_signed, db)
+        if db is not None:
+            _check_known(found, statements, demand_signed, db)
         report.chains += [found, *(_verified_copy(folder, folders[0], anchors) for folder in folders[1:])]
     for server in sorted(known.keys() - copies.keys()):
         host = statements.hosts.get(server, "")
@@ -111,7 +151,16 @@ def _folders(policy: str | None, everywhere: bool) -> list[Path]:
     """Those of this host first, so that of two copies its own counts."""
     others = audit_roots()[1:] if everywhere else []
     pattern = f"{policy or '*'}/*"
-    return [*chains(policy), *(one for root in others for one in sorted(root.glob(pattern)) if one.is_dir())]
+    return [*chains(policy), *(one for root in others for one in sorted(root.glob(pattern)) if os.path.isdir(one))]
+
+
+def _unreadable(everywhere: bool) -> list[str]:
+    """The folders above those of chains that this user may not read: chains in them look as if they were missing."""
+    roots = audit_roots() if everywhere else audit_roots()[:1]
+    above = [folder for root in roots for folder in (root, *root.glob("*")) if os.path.isdir(folder)]
+    return [
+        unreadable(folder, os.strerror(errno.EACCES)) for folder in above if not os.access(folder, os.R_OK | os.X_OK)
+    ]
 
 
 def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> ChainReport:
@@ -121,7 +170,7 @@ def _verified_copy(folder: Path, original: Path, anchors: list[Anchor]) -> Chain
         shorter, longer = sorted((folder, original), key=lambda copy: last_record(copy)[0])
         if not holds(longer, *last_record(shorter)):
             found.findings.append(f"is another chain than {original}: one of them was rewritten, or two hosts write it")
-    except ArtifactError as error:
+    except (ArtifactError, OSError) as error:
         found.findings.append(str(error))
     found.server = f"{found.server} in {folder.parent.parent}"
     return found
@@ -134,12 +183,12 @@ def _check_known(report: ChainReport, statements: AnchorStatements, demand_signe
         (report.findings if demand_signed else report.notes).append(unknown)
     digests = statements.digests
     if report.statements and max(report.statements) > max(digests, default=0):
-        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0))}
+        digests = digests | {one.number: one.digest for one in db.audit_anchors(max(digests, default=0), damaged=[])}
     for number, digest in report.statements.items():
-        if digests.get(number) != digest:
+        if (there := digests.get(number, "")) != digest:
             report.findings.append(
                 f"its records name statement {number} of LoomDB, which is missing there or another: LoomDB was rolled "
-                "back or rewritten"
+                f"back or rewritten{found_digest(sha256(there.encode()))}"
             )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ DECISION_MARKS = tuple(b'{"kind":"%b"' % kind.encode() for kind in (DECISION, DE
 def chains(policy: str | None = None) -> list[Path]:
     """The folders of all chains under this home, of one policy if given, sorted; empty where there are none."""
     roots = [audit_folder(policy)] if policy else sorted((home() / "audit").glob("*"))
-    return sorted(folder for root in roots for folder in root.glob("*") if folder.is_dir())
+    return sorted(folder for root in roots for folder in root.glob("*") if os.path.isdir(folder))
 
 
 def read_lines(folder: Path, after: int, limit: int, kinds: Sequence[str]) -> list[bytes]:

@@ -8,8 +8,8 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from loomrl.storage.audit.segments import is_segment
-from loomrl.storage.audit.verification import Anchor
-from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.audit.verification import Anchor, found_digest
+from loomrl.storage.loomdb.database import DamagedRow, LoomDB
 from loomrl.storage.loomdb.records import AuditHead
 from loomrl.system.files import canonical_json, sha256
 from loomrl.system.security.signing import signature_fault
@@ -38,16 +38,22 @@ class LegacyHeads:
         return sha256(canonical_json([heads, self.removals[:num_removals]]))
 
 
-def read(db: LoomDB) -> LegacyHeads:
+def read(db: LoomDB, damaged: list[DamagedRow] | None = None) -> LegacyHeads:
     """All heads and removals that LoomDB holds in the old form; a removal that cannot be read is a finding.
+
+    Where `damaged` is given, rows that were changed by hand are put into it, and left out.
 
     Raises:
         ServiceError: when LoomDB cannot be reached, or a row in it was changed by hand.
     """
-    removals = [event.data for event in db.events(REMOVED)]
+    removals = [event.data for event in db.events(REMOVED, damaged)]
     strange = [removal for removal in removals if not _is_removal(removal)]
-    findings = [f"an event of a removed segment cannot be read, it was changed: {one!r:.200}" for one in strange]
-    return LegacyHeads(db.audit_heads(), [one for one in removals if one not in strange], findings)
+    findings = [
+        f"an event of a removed segment cannot be read, it was changed: {one!r:.200}"
+        f"{found_digest(sha256(repr(one).encode()))}"
+        for one in strange
+    ]
+    return LegacyHeads(db.audit_heads(damaged=damaged), [one for one in removals if one not in strange], findings)
 
 
 def anchors(legacy: LegacyHeads, trusted: dict[str, Ed25519PublicKey], num_adopted: int) -> dict[str, list[Anchor]]:

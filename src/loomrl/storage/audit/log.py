@@ -317,7 +317,7 @@ class AuditLog:
             if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._digest:
                 self._waiting += line
                 self._sequence, self._digest = int(kept["sequence"]), str(kept["hash"])
-                self._last_segment = kept["segment"] if kept["kind"] == "open" else self._last_segment
+                self._last_segment = str(kept.get("segment", "")) if kept["kind"] == "open" else self._last_segment
 
     def _wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Link records into the chain for which the log has no room."""

@@ -28,8 +28,8 @@ def segments(folder: Path) -> list[Path]:
 
 
 def is_segment(stem: str) -> bool:
-    """Whether a file's stem is that of a segment: six digits or more, above zero."""
-    return stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
+    """Whether a file's stem is that of a segment: six digits or more, above zero, no longer than file names are."""
+    return len(stem) <= 255 and stem.isascii() and stem.isdigit() and stem == f"{int(stem):06d}" and int(stem) > 0
 
 
 def lines(path: Path) -> Iterator[bytes]:

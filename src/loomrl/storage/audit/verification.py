@@ -1,12 +1,14 @@
 """Verifying audit chains: edited, deleted, reordered, truncated records are found and named.
 
-The chain shows every change inside it. What is missing at its beginning and its end shows against what LoomDB states
-of it (`loomrl.storage.audit.anchors`). A finding about something that is there ends with the first 16 hex digits of its
-SHA-256 digest: a person who accepts it accepts what was found, not whatever may stand in that place later.
+The chain shows every change inside it. What is missing at its beginning and its end, or lies in another segment, shows
+against what LoomDB states of it (`loomrl.storage.audit.anchors`); what was forged behind the last anchored head does
+not. A finding about something that is there ends with the first 16 hex digits of its SHA-256 digest: a person who
+accepts it accepts what was found, not whatever may stand in that place later.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -43,6 +45,7 @@ class Anchor:
     by: str = ""  # who removed it
     reason: str = ""
     time: str = ""  # ISO 8601, UTC; empty where it was not kept
+    statement: str = ""  # digest of the statement of LoomDB that says so; empty where there were none yet
 
     @property
     def fits(self) -> bool:
@@ -93,7 +96,6 @@ def verify_chain(
     that is not signed. A copy that `may_end_early` need not have what was anchored after its end.
 
     Raises:
-        OSError: when the folder itself cannot be listed.
         ConfigError: for a compacted segment where pyarrow is not installed.
     """
     return _Verification(folder, list(anchors), demand_signed, may_end_early).run()
@@ -121,6 +123,7 @@ class _Verification:
         self.wanted: dict[int, list[Anchor]] = {}
         for anchor in (one for one in anchors if one.kind in (HEAD, CHAIN)):
             self.wanted.setdefault(anchor.sequence, []).append(anchor)
+        self.met: set[int] = set()  # those of which a record was read, wherever it lies
         removals = [anchor for anchor in anchors if anchor.kind == REMOVAL]
         self.removals = {anchor.first_sequence: anchor for anchor in removals if anchor.fits}
         unfit = [anchor for anchor in removals if not anchor.fits]
@@ -130,28 +133,45 @@ class _Verification:
 
     def run(self) -> ChainReport:
         report = self.report
-        found = self._segments()
-        report.num_segments = len(found)
         report.num_anchors = len({head.sequence for head in self.heads})
         report.num_signed = sum(head.signed for head in self.heads)
+        try:
+            found = self._segments()
+        except OSError as error:
+            report.findings.append(unreadable(self.folder, error.strerror))
+            return report
+        report.num_segments = len(found)
         waiting = self._waiting()
         opened = [record["segment"] for _, record in waiting if record and is_segment(str(record.get("segment")))]
         self._check_names({int(stem) for stem in (*(path.stem for path in found), *opened)})
         self.waiting = {record["sequence"]: "" for _, record in waiting if record}
+        segment = ""  # the last one that holds anything
         for path in found:
-            self._check_file(path)
-            try:
+            with self._unread_found():
+                self._check_file(path)
+            with self._unread_found():
                 for number, line in enumerate(lines(path), start=1):
-                    self._follow(path.stem, f"{path.name}:{number}", self._record(f"{path.name}:{number}", line))
-            except (ArtifactError, OSError) as error:
-                report.findings.append(str(error))
-        self._follow_waiting(waiting, found[-1].stem if found else "")
+                    segment, place = path.stem, f"{path.name}:{number}"
+                    record = self._record(place, line)
+                    if number == 1 and record is not None and record["kind"] != "open":
+                        what = f"{place}: is not the record that opens a segment: others were moved, or it was deleted"
+                        report.findings.append(f"{what}{found_digest(record['hash'])}")
+                    self._follow(segment, place, record)
+        self._follow_waiting(waiting, segment)
         for path in sorted(self.folder.glob("*.torn")):
             size = path.lstat().st_size
             report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
         self._check_end()
         self._check_signatures()
         return report
+
+    @contextmanager
+    def _unread_found(self) -> Iterator[None]:
+        """A file that cannot be read is a finding, and the rest is verified."""
+        try:
+            yield
+        except (ArtifactError, OSError) as error:
+            self.report.findings.append(str(error))
 
     def _segments(self) -> list[Path]:
         """The segments; what only looks like one, or is no file, is found."""
@@ -189,7 +209,7 @@ class _Verification:
                 self._follow(segment, place, record)
             elif self.waiting[sequence] not in ("", record["hash"]):  # else a crash kept it from being removed here
                 self.report.findings.append(
-                    f"{place}: is not the record {sequence} of the log: it was put here{_found(record['hash'])}"
+                    f"{place}: is not the record {sequence} of the log: it was put here{found_digest(record['hash'])}"
                 )
         if self.report.head_sequence > last:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
@@ -217,7 +237,7 @@ class _Verification:
         if (expected := self.files.get(path.stem)) is not None:
             if (digest := sha256_file(compacted)) != expected:
                 what = f"{compacted.name}: is not the file that was anchored: edited or damaged"
-                self.report.findings.append(f"{what}{_found(digest)}")
+                self.report.findings.append(f"{what}{found_digest(digest)}")
             return
         try:
             differs = different_column(compacted)
@@ -227,19 +247,18 @@ class _Verification:
             differs = str(error)
         if differs is not None:
             digest = sha256_file(compacted)
-            self.report.findings.append(f"{compacted.name}: {differs}: put here, edited or damaged{_found(digest)}")
+            self.report.findings.append(
+                f"{compacted.name}: {differs}: put here, edited or damaged{found_digest(digest)}"
+            )
         self.report.notes.append(f"{compacted.name}: not anchored as a file; its columns were held against its lines")
 
     def _record(self, place: str, line: bytes) -> dict[str, Any] | None:
         """The record of a line; None where it is damaged, which is found."""
         try:
-            record = unseal(line)
-            if not _is_whole(record):
-                raise BrokenRecord("not a record of a server")
+            return unseal(line)
         except BrokenRecord as error:
-            self.report.findings.append(f"{place}: {error}: edited or torn{_found(sha256(line))}")
+            self.report.findings.append(f"{place}: {error}: edited or torn{found_digest(sha256(line))}")
             return None
-        return record
 
     def _follow(self, segment: str, place: str, record: dict[str, Any] | None) -> None:
         report = self.report
@@ -257,11 +276,20 @@ class _Verification:
             report.first_sequence = sequence
         report.num_records += 1
         report.head_sequence, report.head_digest = sequence, digest
-        for anchor in (one for one in self.wanted.get(sequence, ()) if one.digest != digest):
-            report.findings.append(
-                f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
-                f"{_found(digest)}"
-            )
+        for anchor in self.wanted.get(sequence, ()):
+            if anchor.digest != digest:
+                report.findings.append(
+                    f"{place}: record {sequence} is not the one that was anchored{_when(anchor)}: the log was rewritten"
+                    f"{found_digest(digest)}"
+                )
+                continue
+            self.met.add(sequence)
+            if anchor.segment and _order(anchor.segment) < _order(segment):
+                # the reverse moves what opens a segment too; and earlier versions named one with no room for a line yet
+                report.findings.append(
+                    f"{place}: record {sequence} was anchored{_when(anchor)} in segment {anchor.segment}: it was moved"
+                    f"{found_digest(digest)}"
+                )
 
     def _check_place(self, segment: str, place: str, record: dict[str, Any]) -> None:
         """What opens a segment names it and its chain."""
@@ -287,12 +315,12 @@ class _Verification:
             report.findings.append(
                 f"{place}: records {first} to {sequence - 1}{of} are missing and no removal is on record; record "
                 f"{sequence} does not follow record {report.head_sequence}: deleted, reordered or inserted"
-                f"{_found(record['hash'])}"
+                f"{found_digest(record['hash'])}"
             )
         else:
             report.findings.append(
                 f"{place}: record {sequence} does not follow record {report.head_sequence}: deleted, reordered or "
-                f"inserted{_found(record['hash'])}"
+                f"inserted{found_digest(record['hash'])}"
             )
 
     def _note_removals(self, start: int, stop: int) -> None:
@@ -309,7 +337,8 @@ class _Verification:
         report, end = self.report, self.report.head_sequence
         if self.may_end_early:
             return
-        if beyond := [anchor for sequence in self.wanted if sequence > end for anchor in self.wanted[sequence]]:
+        gone = [sequence for sequence in self.wanted if sequence > end and sequence not in self.met]
+        if beyond := [anchor for sequence in gone for anchor in self.wanted[sequence]]:
             last = max(beyond, key=lambda anchor: anchor.sequence)
             names = _span(sorted({anchor.segment for anchor in beyond if anchor.segment}))
             report.findings.append(
@@ -320,24 +349,21 @@ class _Verification:
     def _check_signatures(self) -> None:
         for anchor in self.anchors:
             if anchor.fault is not None:
-                self.report.findings.append(f"{anchor.named} cannot be relied on: {anchor.fault}")
+                what = f"{anchor.named} cannot be relied on: {anchor.fault}"
             elif self.demand_signed and not anchor.signed:
-                self.report.findings.append(f"{anchor.named} is not signed")
+                what = f"{anchor.named} is not signed"
+            else:
+                continue
+            self.report.findings.append(f"{what}{found_digest(anchor.statement) if anchor.statement else ''}")
 
 
-def _is_whole(record: Any) -> bool:
-    """Whether it has what every record of a server has."""
-    if not isinstance(record, dict):
-        return False
-    texts, numbers = ["hash", "previous_hash", "kind"], ["sequence"]
-    if record.get("kind") == "anchored":
-        texts, numbers = [*texts, "digest"], [*numbers, "number"]
-    return all(type(record.get(name)) is str for name in texts) and all(
-        type(record.get(name)) is int and record[name] >= 0 for name in numbers
-    )
+def unreadable(folder: Path, why: str | None) -> str:
+    """The finding for a folder that this user may not read."""
+    return f"{folder} cannot be read: {why}; verify as a user who may read it"
 
 
-def _found(digest: str) -> str:
+def found_digest(digest: str) -> str:
+    """The end of a finding about something that is there: which, by its SHA-256 digest."""
     return f" (found: {digest[:16]})"
 
 
@@ -354,6 +380,11 @@ def _span(stems: list[str]) -> str:
     if not stems:
         return ""
     return f"segment {stems[0]}" if len(stems) == 1 else f"segments {stems[0]} to {stems[-1]}"
+
+
+def _order(stem: str) -> tuple[int, str]:
+    """What segments are ordered by."""
+    return len(stem), stem
 
 
 def _when(anchor: Anchor) -> str:

@@ -11,7 +11,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Engine, Select, delete, func, select
+from sqlalchemy import Engine, Select, delete, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
@@ -46,6 +46,7 @@ from loomrl.storage.loomdb.records import (
     MonitorEvidence,
     SnapshotRecord,
 )
+from loomrl.system.files import sha256
 from loomrl.system.home import loomdb_url
 from loomrl.system.schema import Document
 from loomrl.types import EnvironmentSnapshot
@@ -55,13 +56,19 @@ RowOf = TypeVar("RowOf", bound=Base)
 
 
 class DamagedRow(ServiceError):
-    """A row holds what no version of LoomRL writes: it was changed by hand."""
+    """A row holds what no version of LoomRL writes: it was changed by hand. Of one that was read by itself, `number` is
+    the key, and `digest` the SHA-256 of all that it holds."""
+
+    def __init__(self, message: str, number: int = 0, digest: str = "") -> None:
+        super().__init__(message)
+        self.number, self.digest = number, digest
 
 
 class LoomDB:
     """One database, for several threads and processes at once. What a method does is done whole or not at all. Every
     method raises `ServiceError` when the database cannot be reached, stays locked or fails, and those that look up or
-    list records raise `DamagedRow`, which is a `ServiceError`, where a row was changed by hand.
+    list records raise `DamagedRow`, which is a `ServiceError`, where a row was changed by hand. Those that take
+    `damaged` put it there, where it is given, and leave that row out.
 
     After `close` a method connects again.
     """
@@ -384,16 +391,18 @@ class LoomDB:
         def appended(session: Session, number: int) -> AuditAnchor:
             with _undamaged(AuditAnchor):
                 last = session.scalars(select(AuditAnchorRow).where(AuditAnchorRow.number == number - 1)).first()
-            anchor = build(number, "0" * 64 if last is None else last.digest)
+                anchor = build(number, "0" * 64 if last is None else last.digest)
             session.add(AuditAnchorRow(**anchor.model_dump()))
             return anchor
 
         return self._numbered(select(func.max(AuditAnchorRow.number)), appended)
 
-    def audit_anchors(self, after: int = 0, limit: int | None = None) -> list[AuditAnchor]:
+    def audit_anchors(
+        self, after: int = 0, limit: int | None = None, damaged: list[DamagedRow] | None = None
+    ) -> list[AuditAnchor]:
         """Statements about audit chains with a number above `after`, oldest first: `limit` of them, or all for None."""
         query = select(AuditAnchorRow).where(AuditAnchorRow.number > after).order_by(AuditAnchorRow.number)
-        return self._all(query.limit(limit), AuditAnchor)
+        return self._all(query.limit(limit), AuditAnchor, damaged)
 
     def newest_audit_anchor(self, server: str | None = None, kind: str | None = None) -> AuditAnchor | None:
         """The last statement, about one chain or of one kind where they are given; None where there is none."""
@@ -420,10 +429,10 @@ class LoomDB:
                 found[anchor.server] = AuditChain(**place, anchored=datetime.fromisoformat(told["time"]))
         return [chain for chain in found.values() if policy in (None, chain.server.partition("/")[0])]
 
-    def audit_heads(self, server: str | None = None) -> list[AuditHead]:
+    def audit_heads(self, server: str | None = None, damaged: list[DamagedRow] | None = None) -> list[AuditHead]:
         """Heads that were kept before there were anchors, oldest first, of one chain (`POLICY/CHAIN`) if named."""
         query = select(AuditHeadRow).order_by(AuditHeadRow.id)
-        return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead)
+        return self._all(query if server is None else query.where(AuditHeadRow.server == server), AuditHead, damaged)
 
     def record_event(self, kind: str, data: Mapping[str, Any]) -> Event:
         """Append an event of this kind, with this JSON data and the time now; returns it as it was stored."""
@@ -443,10 +452,10 @@ class LoomDB:
         """The newest event of a kind; None where there is none."""
         return self._first(select(EventRow).where(EventRow.kind == kind).order_by(EventRow.id.desc()), Event)
 
-    def events(self, kind: str | None = None) -> list[Event]:
+    def events(self, kind: str | None = None, damaged: list[DamagedRow] | None = None) -> list[Event]:
         """All events, oldest first, of one kind if named; empty where there are none."""
         query = select(EventRow).order_by(EventRow.id)
-        return self._all(query if kind is None else query.where(EventRow.kind == kind), Event)
+        return self._all(query if kind is None else query.where(EventRow.kind == kind), Event, damaged)
 
     def newest_events(self, policy: str, kinds: Sequence[str], limit: int | None = None) -> list[Event]:
         """The newest events of these kinds whose data name a policy, newest first: `limit` of them, or all for None."""
@@ -499,9 +508,15 @@ class LoomDB:
         except OverflowError as error:  # the number after the greatest
             raise DamagedRow(f"a row of LoomDB holds a number that none can follow, it was changed: {error}") from error
 
-    def _all(self, query: Select[Any], kind: type[Record]) -> list[Record]:
-        with self._reading() as session, _undamaged(kind):
-            return [_record(kind, row) for row in session.scalars(query)]
+    def _all(self, query: Select[Any], kind: type[Record], damaged: list[DamagedRow] | None = None) -> list[Record]:
+        with self._reading() as session:
+            try:
+                with _undamaged(kind):
+                    return [_record(kind, row) for row in session.scalars(query)]
+            except DamagedRow:
+                if damaged is None:
+                    raise
+            return list(_one_by_one(session, query, kind, damaged))
 
     def _first(self, query: Select[Any], kind: type[Record]) -> Record | None:
         return next(iter(self._all(query.limit(1), kind)), None)
@@ -542,6 +557,25 @@ def _got(
     with _undamaged(kind):
         row = session.get(rows, key, **options)
         return None if row is None else (row, _record(kind, row))
+
+
+def _one_by_one(
+    session: Session, query: Select[Any], kind: type[Record], damaged: list[DamagedRow]
+) -> Iterator[Record]:
+    """The records of a query over one table with a number for its key, each row read by itself."""
+    rows = query.column_descriptions[0]["entity"]
+    key, table = inspect(rows).primary_key[0], rows.__tablename__
+    for number in session.scalars(query.with_only_columns(key)).all():
+        try:
+            found = _got(session, rows, number, kind)
+        except DamagedRow:
+            held = session.execute(text(f"SELECT * FROM {table} WHERE {key.name} = :number"), {"number": number})
+            what = f"row {number} of the table {table} in LoomDB cannot be read, it was changed"
+            digest = sha256(repr([*map(tuple, held)]).encode())
+            damaged.append(DamagedRow(f"{what}; restore it from a backup", number, digest))
+        else:
+            if found is not None:
+                yield found[1]
 
 
 def _record(kind: type[Record], row: Base) -> Record:

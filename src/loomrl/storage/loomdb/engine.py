@@ -68,6 +68,7 @@ def _sqlite(url: URL, wait_seconds: int) -> Engine:
     def _configure(connection: sqlite3.Connection, _: Any) -> None:
         # The driver starts transactions late and only for writes; `_begin` below starts them where they begin.
         connection.isolation_level = None
+        connection.text_factory = _text
         if path is not None:
             connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -82,6 +83,14 @@ def _sqlite(url: URL, wait_seconds: int) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _text(data: bytes) -> str | bytes:
+    """What is no UTF-8 stays bytes: it damages the row that holds it, and not the answer to a query over many."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _make_file(path: Path) -> None:

@@ -20,7 +20,7 @@ def ensure_schema(engine: Engine) -> None:
 
     Raises:
         ServiceError: when the database was made by a newer LoomRL, it is left as it is; when another process migrates a
-            SQLite file for more than two minutes.
+            SQLite file for more than two minutes; when `alembic_version` was changed by hand.
         sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached, or refuses a migration.
     """
     with engine.connect() as connection:
@@ -51,6 +51,7 @@ def _upgrade(connection: Connection, revision: str | None) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
@@ -62,7 +63,13 @@ def _upgrade(connection: Connection, revision: str | None) -> None:
             f"(this one knows {HEAD!r}); upgrade LoomRL"
         )
     config.attributes["connection"] = connection
-    command.upgrade(config, HEAD)
+    try:
+        command.upgrade(config, HEAD)
+    except CommandError as error:
+        raise ServiceError(
+            f"LoomDB at {connection.engine.url.render_as_string()}: its table alembic_version was changed: {error}; "
+            "restore it from a backup"
+        ) from error
     connection.commit()
 
 

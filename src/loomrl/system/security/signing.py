@@ -113,14 +113,16 @@ def signing_key() -> Ed25519PrivateKey:
     return key
 
 
-def trusted_keys() -> dict[str, Ed25519PublicKey]:
+def trusted_keys(unread: list[str] | None = None) -> dict[str, Ed25519PublicKey]:
     """Key id -> public key, of every Ed25519 key `*.pub.pem` in the trusted folders.
+
+    Where `unread` is given, why a file there holds no public key is put into it, and the file is left out.
 
     Raises:
         ArtifactError: for a file there that holds no public key of a kind that signs here.
         ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
     """
-    keys = {identity: one.key for identity, one in trusted(ED25519).items()}
+    keys = {identity: one.key for identity, one in trusted(ED25519, unread).items()}
     return {identity: key for identity, key in keys.items() if isinstance(key, Ed25519PublicKey)}
 
 

@@ -104,15 +104,24 @@ def private_path(kind: KeyKind) -> Path:
     return path
 
 
-def trusted(kind: KeyKind) -> dict[str, TrustedKey]:
+def trusted(kind: KeyKind, unread: list[str] | None = None) -> dict[str, TrustedKey]:
     """Key id -> public key of a kind, of every `*.pub.pem` in the trusted folders.
+
+    Where `unread` is given, why a file there holds no public key is put into it, and the file is left out.
 
     Raises:
         ArtifactError: for a file there that holds no public key of any kind that is trusted.
         ConfigError: when `LOOMRL_TRUSTED_KEYS` names no folder.
     """
     paths = [path for folder in trusted_folders() for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}"))]
-    found = {path: read_public(path) for path in paths}
+    found: dict[Path, PublicKey] = {}
+    for path in paths:
+        try:
+            found[path] = read_public(path)
+        except ArtifactError as error:
+            if unread is None:
+                raise
+            unread.append(str(error))
     return {key_id(key): TrustedKey(key, path) for path, key in found.items() if kind_of(key) is kind}
 
 
