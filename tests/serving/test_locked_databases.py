@@ -2,20 +2,22 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loomrl.serving.client import PolicyClient
+from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.controls.controls import Controls
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.registry import Registry
 from tests.support.champions import make_champion
+from tests.support.inside import wait_for
 from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.several_workers import connected
 from tests.support.steady_load import Load
 
 OBS = OBSERVATIONS[0].tolist()
@@ -73,3 +75,40 @@ def test_with_both_databases_locked_decisions_syncs_and_orders_go_on(ready_home:
         load.wait_until(lambda: seen(client, "errors")() == {} and seen(client, "registry_error")() is None)
     assert load.failures == []
     assert verify_chain(ready_home / "audit" / "cartpole" / "server-0").intact
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_order_that_names_a_version_waits_for_no_registry(ready_home: Path, tmp_path: Path, workers: int) -> None:
+    by = {"person": "Ada", "reason": "test"}
+    registry = Registry()
+    for number in (1, 2):
+        registry.register("cartpole", discrete_folder(tmp_path / f"{number}", value=float(number)), f"run-{number}")
+    make_champion(registry, "1")
+    with ServerProcess("cartpole", workers=workers) as server, ExitStack() as stack:
+        each = [stack.enter_context(connected(server, worker)) for worker in range(workers)]
+        with locked(ready_home / "mlflow.db"):
+            override = each[0].set_override(version="2", agent_id="b", **by)
+            plan = each[-1].set_plan(fallback={"version": "2"}, **by)
+            each[0].set_kill_switch(True, **by)
+            for client in each:  # neither is what a version would have done that nobody ordered
+                for agent_id in ("a", "b"):
+                    with pytest.raises(Refused, match="503: .*version 2.* is not loaded"):
+                        client.decide(agent_id, OBS)
+        for answer in (override, plan):
+            assert "could not be looked up: the registry gave no answer for 0.5 s" in answer["not_loaded"]["2"]
+        assert "version 2, which is not loaded yet: it could not be looked up" in server.log()
+        for client in each:
+            wait_for(lambda client=client: decides(client, "a") == "kill_switch 2")
+            wait_for(lambda client=client: decides(client, "b") == "override 2")
+        with pytest.raises(Refused, match="422: version 3 cannot be pinned: .*3"):
+            each[0].set_override(version="3", **by)
+        assert "not_loaded" not in each[0].set_override(version="1", **by)
+
+
+def decides(client: PolicyClient, agent_id: str) -> str:
+    """Who decides, and by which version; the status where nobody does."""
+    try:
+        decision = client.decide(agent_id, OBS)
+    except Refused as refused:
+        return str(refused.status)
+    return f"{decision.role} {decision.version}"
