@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,13 +14,17 @@ from typer.testing import CliRunner
 from loomrl.cli.audit import audit_app
 from loomrl.cli.orders import override_app
 from loomrl.errors import ConfigError, GateRefused
+from loomrl.serving import context as context_module
+from loomrl.serving.context import ServerContext
 from loomrl.serving.policy.exploration import explore
 from loomrl.serving.policy.model import ServedPolicy
+from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.heads import anchor
 from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import segments
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.registry import CHAMPION
 from loomrl.system.http.listening import check_exposure
 from loomrl.system.http.tokens import Holder, Tokens
 from tests.support.policies import OBSERVATIONS, continuous_folder, discrete_folder
@@ -157,3 +162,25 @@ def test_override_commands(loomrl_home: Path) -> None:
     assert isinstance(run(override_app, "set", *given).exception, ConfigError)
     assert isinstance(run(override_app, "set", *given, "--action", "left").exception, ConfigError)
     assert isinstance(run(override_app, "clear", "--policy", "cartpole", "nope").exception, ConfigError)
+
+
+def test_what_is_silent_at_the_end_is_waited_for_once(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several threads that ask one silent database none ends in time, nor do the monitors."""
+    passed = [0.0]
+
+    class Silent:
+        def join(self, seconds: float = 10.0) -> None:
+            passed[0] += seconds
+
+        stop = join
+
+    settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "policy")})
+    context = ServerContext(settings)
+    monkeypatch.setattr(context_module, "time", SimpleNamespace(monotonic=lambda: passed[0], time=time.time))
+    monkeypatch.setattr(context, "_threads", [Silent(), Silent(), Silent()])
+    monkeypatch.setattr(context, "guardian", Silent())
+    context.stop()
+    assert passed == [10.0]
+    AuditLog("cartpole").close()  # the chain was given back

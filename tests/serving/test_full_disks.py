@@ -17,7 +17,9 @@ from loomrl.storage.audit.records import operation, record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve, reserved_text
 from loomrl.storage.audit.segments import complete_lines, segments
 from loomrl.storage.audit.verification import Anchor, verify_chain
+from tests.support.inside import wait_for
 from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.several_workers import connected, pids
 from tests.support.small_disk import SmallDisk, small_disk
 
 OBS = OBSERVATIONS[0].tolist()
@@ -103,6 +105,41 @@ def test_a_server_does_not_start_without_room_and_says_so(disk: SmallDisk, tmp_p
     with server_of(tmp_path) as server, server.client() as client:
         client.decide("a", OBS)
     assert verify_chain(disk.folder / "cartpole" / "server-0").intact
+
+
+@pytest.mark.parametrize("have_sockets", [True, False], ids=["as they ended", "the first of several"])
+def test_several_workers_start_where_there_is_no_room_for_another_file(tmp_path: Path, have_sockets: bool) -> None:
+    home, by = tmp_path / "home", {"person": "Ada", "reason": "test"}
+    with small_disk(home, 64 * 2**20, 512) as disk:
+        options = {"workers": 2, "wait_ready": False, "environment": {"LOOMRL_HOME": str(home)}}
+        with server_of(tmp_path, **options) as server, server.client() as client:
+            wait_for(client.is_ready)
+            client.set_plan(fallback={"action": 0}, **by)
+            former = pids(server)
+            if not have_sockets:
+                for path in home.glob("run/cartpole/*/*.sock"):
+                    path.unlink()
+            server.kill()
+            wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in former))
+            disk.fill_names()
+            server.start()
+            pids(server)
+            for worker in range(2):
+                with connected(server, worker) as one:
+                    one.set_kill_switch(worker == 0, **by)
+                    assert (client.plan()["kill_switch"] is not None) == (worker == 0)  # whichever of them answers
+            assert server.stop() == 0
+            assert "Traceback" not in server.log()
+
+
+def test_several_workers_that_find_no_room_anywhere_say_so(tmp_path: Path) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    with small_disk(home) as disk, small_disk(temporary) as other:
+        for one in (disk, other):
+            one.fill_names()
+        environment = {"LOOMRL_HOME": str(home), "TMPDIR": str(temporary)}
+        with pytest.raises(ServiceError, match=r"code 3.*takes no files that several workers need.*--workers 1"):
+            server_of(tmp_path, workers=2, environment=environment).__enter__()
 
 
 def order(what: str) -> dict[str, object]:

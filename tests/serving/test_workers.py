@@ -352,7 +352,7 @@ def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
 ) -> None:
     monkeypatch.setattr(supervisor, "_HINDERED_SECONDS", 0.0)
     supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
-    agreement = Agreement(loomrl_home / "run" / "cartpole" / "workers" / "agreement", 2)
+    agreement = Agreement(supervised.workers[0].address.agreement, 2)
     with supervised:
         wait_for(lambda: agreement.has_vote(0) and agreement.has_vote(1))
         before = [worker.process.pid for worker in supervised.workers]
@@ -372,7 +372,7 @@ def test_a_worker_that_keeps_the_others_from_a_champion_is_ended(
 def test_a_worker_that_hangs_is_ended_and_started_again(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_SILENT_SECONDS", 2.0)
     supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
-    agreement = Agreement(loomrl_home / "run" / "cartpole" / "workers" / "agreement", 2)
+    agreement = Agreement(supervised.workers[0].address.agreement, 2)
     with supervised:
         wait_for(lambda: agreement.silent_seconds(0) > 0)  # its event loop turns
         hung, other = (worker.process for worker in supervised.workers)
@@ -393,7 +393,7 @@ def test_a_worker_that_cannot_be_started_again_is_tried_again_and_ends_nobody(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     supervised = supervisor.Supervisor(ServerSettings("cartpole", workers=2), bind("127.0.0.1", 0))
-    agreement = Agreement(loomrl_home / "run" / "cartpole" / "workers" / "agreement", 2)
+    agreement = Agreement(supervised.workers[0].address.agreement, 2)
     with supervised:
         wait_for(lambda: agreement.has_vote(0) and agreement.has_vote(1))
         supervised.look()

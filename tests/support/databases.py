@@ -95,3 +95,13 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'loom.db'}"
     url: str = request.getfixturevalue("postgresql_url")
     return url
+
+
+@contextmanager
+def tables_locked(url: str, *tables: str) -> Iterator[None]:
+    """A transaction of PostgreSQL that holds these tables, against readers too, as long as the block lasts."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        connection.execute(text(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE"))
+        yield
+    engine.dispose()

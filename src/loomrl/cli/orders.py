@@ -67,6 +67,7 @@ def set_override(
             set_one = client.set_override(**fields, **lifetime)
     else:
         set_one = _set_here(policy, fields, expires_in)
+    _tell_not_loaded(set_one)
     if as_json:
         _print_json(set_one)
     elif server is not None:
@@ -236,6 +237,7 @@ def _change_plan(policy: str, server: str | None, change: Any, person: str | Non
         controls.set_plan(plan, _actor(), found["revision"])
         _share(controls)
         found = controls.describe_plan()
+    _tell_not_loaded(found)
     if as_json:
         _print_json(found)
     else:
@@ -327,6 +329,11 @@ def _share(controls: "Controls") -> None:
             controls.exchange(database)
     except LoomRLError as error:
         typer.echo(f"other hosts do not hear of it yet: {error}", err=True)
+
+
+def _tell_not_loaded(answer: Mapping[str, Any]) -> None:
+    for version, why in answer.get("not_loaded", {}).items():
+        typer.echo(on_one_line(f"version {version} is not loaded yet: {why}"), err=True)
 
 
 def _validated(kind: type[D], fields: Mapping[str, Any]) -> D:

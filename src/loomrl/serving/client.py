@@ -170,7 +170,8 @@ class PolicyClient:
     def set_override(self, **fields: Any) -> dict[str, Any]:
         """Pin an `action`, a `version` or the `fallback`: see `Override`; `expires_in_seconds` ends it.
 
-        Returns the override as it is in force, with its `id`.
+        Returns the override as it is in force, with its `id`; where the version that it pins is not loaded yet,
+        `not_loaded` says why.
         """
         return self._send("POST", "/override", fields)
 
@@ -192,7 +193,8 @@ class PolicyClient:
 
     def set_plan(self, **fields: Any) -> dict[str, Any]:
         """Replace the plan: see `loomrl.serving.controls.plan.Plan`. With a `revision`, only where it is still that
-        one; else it is refused. Returns what is in force then, as `plan` does.
+        one; else it is refused. Returns what is in force then, as `plan` does; where versions that it names are not
+        loaded yet, `not_loaded` says why, by version.
         """
         return self._send("PUT", "/plan", fields)
 

@@ -53,7 +53,8 @@ log = logging.getLogger(__name__)
 GUARDIAN = 0  # the worker whose monitors watch what all of them decide
 _STEP_SECONDS = 0.02
 SYNC_SECONDS = 0.02  # between syncs, where an answer does not wait for one
-_PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of a killed server take up to ten
+_PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of a killed server take up to twelve
+_STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
 _REPORT_SECONDS = 1.0
@@ -187,16 +188,19 @@ class ServerContext:
 
     def stop(self) -> None:
         """Have challengers decide what is on record, anchor the head, give the audit chain back. What fails is
-        logged.
+        logged; a database or registry that is silent is waited for once, whoever asks it.
         """
         self._stopping.set()
         self.shadow.stop()
-        for thread in self._threads:
-            thread.join(10)
+        deadline = time.monotonic() + _STOP_SECONDS
         if self.guardian is not None:
-            self.guardian.stop()
+            self.guardian.stop(_STOP_SECONDS)  # first: it has something to keep
+        for thread in self._threads:
+            thread.join(_left(deadline))
         self._attempt(self.decider.report_refusals)
-        self._attempt(self.anchor)
+        last = threading.Thread(target=self._attempt, args=(self.anchor,), name="last anchor", daemon=True)
+        last.start()
+        last.join(max(_left(deadline), _LOOMDB_SECONDS))
         self.audit.close()
         if self._loomdb is not None:
             self._loomdb.close()
@@ -437,6 +441,11 @@ class ServerContext:
         show("kill_switch", "1 while it is on", lambda: float(self.controls.orders.kill_switch is not None))
         show("failing", "What fails now and is tried again; /status names it", lambda: float(len(self._failing())))
         show("overrides", "Overrides in force", lambda: float(len(self.controls.orders.active_overrides())))
+
+
+def _left(deadline: float) -> float:
+    """Seconds until then, by `time.monotonic()`."""
+    return max(0.0, deadline - time.monotonic())
 
 
 def _control_record(change: Change) -> dict[str, Any]:

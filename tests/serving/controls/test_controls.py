@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +24,7 @@ from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
+from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import operation, record
@@ -32,6 +33,8 @@ from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
 from tests.support.inside import wait_for
+from tests.support.jumping_clock import JumpingClock
+from tests.support.policies import OBSERVATIONS, discrete_folder
 from tests.support.small_disk import small_disk
 
 ADA = {"person": "Ada", "reason": "test"}
@@ -571,6 +574,22 @@ def test_a_wall_clock_that_jumps_moves_no_countdown(
         for one in (controls, Controls("cartpole")):
             one.follow()
             assert len(one.orders.active_overrides()) == number
+
+
+def test_orders_are_taken_whatever_year_the_clock_shows(loomrl_home: Path, tmp_path: Path) -> None:
+    clock, by = JumpingClock(tmp_path / "clock"), {"person": "Ada", "reason": "test"}
+    options = {"champion_folder": discrete_folder(tmp_path / "policy"), "environment": clock.environment}
+    with ServerProcess("cartpole", **options) as server, server.client() as client:
+        clock.jump(100 * 365.25 * 86_400)
+        client.set_override(action=1, agent_id="a", **by)
+        lasting_override = client.set_override(action=1, agent_id="b", expires_in_seconds=600, **by)
+        assert lasting_override["created"] > 2**32
+        client.set_kill_switch(True, **by)
+        assert [client.decide(agent_id, OBSERVATIONS[0].tolist()).role for agent_id in ("a", "b")] == ["override"] * 2
+    assert len(Controls("cartpole").orders.active_overrides()) == 2  # as the file has it
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+    at_the_end = Override(action=1, created=last, expires=last + 600, person="Ada", reason="test")
+    assert "until 9999-12-31 23:59:59Z" in at_the_end.describe()
 
 
 def test_of_many_overrides_whose_time_is_over_nothing_is_kept_but_that_they_are_over(loomrl_home: Path) -> None:

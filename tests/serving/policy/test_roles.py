@@ -216,6 +216,32 @@ def test_a_version_that_cannot_be_pinned_is_named(source: SlowSource) -> None:
     assert keeper.refused == {}
 
 
+def test_an_order_waits_neither_for_a_source_that_is_silent_nor_for_a_long_download(
+    source: SlowSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third, _ = source.versions
+    monkeypatch.setattr(roles, "_LOAD_SECONDS", 0.1)
+    keeper = RoleKeeper(source)
+    keeper.refresh()
+    slow, asked = source.hold(second), threading.Event()
+    monkeypatch.setattr(source, "look_up", lambda version: version == third and asked.wait(60))
+    assert keeper.ensure({first, second, third}) == {
+        second: "it is still being loaded",
+        third: "it could not be looked up: the registry gave no answer for 0.5 s",
+    }
+    slow.set()
+    asked.set()
+    wait_for(lambda: {second, third} <= keeper.current.versions())
+
+    def fails(version: str) -> None:
+        raise ServiceError("the registry does not answer")
+
+    monkeypatch.setattr(source, "look_up", fails)
+    assert keeper.ensure({source.versions[3]}) == {
+        source.versions[3]: "it could not be looked up: the registry does not answer"
+    }
+
+
 def test_a_request_in_flight_ends_on_the_version_it_began_with_and_then_releases_it(
     source: SlowSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,15 @@ from tests.support.policies import BALANCING, OBSERVATIONS, discrete_folder
 OBS = OBSERVATIONS[0].tolist()
 
 
+def address(index: int, folder: Path) -> WorkerAddress:
+    """Of one of two workers that share files."""
+    shared = (folder / name for name in ("agreement", "limits", "asking"))
+    return WorkerAddress(index, 2, "w", folder, 0, 0, 0, *shared)
+
+
 @pytest.fixture
 def agreement(tmp_path: Path) -> Agreement:
-    return Agreement(tmp_path / "agreement", 3, is_new=True)
+    return Agreement(tmp_path / "agreement", 3)
 
 
 def test_the_last_to_vote_makes_the_champion(agreement: Agreement, tmp_path: Path) -> None:
@@ -206,8 +212,8 @@ def test_a_worker_that_starts_takes_the_champion_of_the_others(
 def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_path: Path) -> None:
     folder = str(discrete_folder(tmp_path / "champion"))
     other = discrete_folder(tmp_path / "other", -BALANCING)
-    Agreement(tmp_path / "agreement", 2, is_new=True)
-    places = [WorkerAddress(index, 2, "w", tmp_path, 0, 0, 0) for index in range(2)]
+    Agreement(tmp_path / "agreement", 2)
+    places = [address(index, tmp_path) for index in range(2)]
     settings = [
         ServerSettings("cartpole", folders={CHAMPION: Path(folder), PREVIOUS: other}, server=f"w-{index}")
         for index in range(2)
@@ -236,8 +242,8 @@ def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_
 
 def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "champion")
-    Agreement(tmp_path / "agreement", 2, is_new=True)
-    places = [WorkerAddress(index, 2, "w", tmp_path, 0, 0, 0) for index in range(2)]
+    Agreement(tmp_path / "agreement", 2)
+    places = [address(index, tmp_path) for index in range(2)]
     settings = [ServerSettings("cartpole", folders={CHAMPION: folder}, server=f"w-{index}") for index in range(2)]
     switch = {"on": True, "person": "Ada", "reason": "the pole falls"}
     order = {"action": 1, "person": "Ada", "reason": "by hand"}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from sqlalchemy import create_engine, inspect, text
 
 import loomrl.storage.loomdb
 from loomrl.errors import ServiceError
+from loomrl.storage.loomdb import migrate
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.models import HEAD, Base
+from tests.support.databases import tables_locked
+from tests.support.inside import wait_for
 
 OPEN = (
     "import sys; from loomrl.storage.loomdb.database import LoomDB; LoomDB.open(sys.argv[1]).record_event('opened', {})"
@@ -80,3 +84,27 @@ def test_a_migration_that_fails_leaves_nothing_behind(database_url: str) -> None
         connection.execute(text("DROP TABLE edges"))
     engine.dispose()
     LoomDB.open(database_url).close()
+
+
+def test_a_locked_table_of_revisions_is_not_taken_for_a_missing_one(postgresql_url: str) -> None:
+    LoomDB.open(postgresql_url).close()
+    with tables_locked(postgresql_url, "alembic_version"), pytest.raises(ServiceError, match="lock timeout"):
+        LoomDB.open(postgresql_url, wait_seconds=1)
+    LoomDB.open(postgresql_url, wait_seconds=1).close()
+
+
+def test_a_migration_takes_as_long_as_it_takes_also_where_who_opens_cannot_wait(postgresql_url: str) -> None:
+    """The other one that migrates holds the lock of migrations longer than a statement may take otherwise."""
+    holder = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    with holder.connect() as connection, ThreadPoolExecutor() as pool:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": migrate._ADVISORY_LOCK})
+        opened = pool.submit(LoomDB.open, postgresql_url, 1)
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_advisory_lock%' AND pid != pg_backend_pid()"
+        )
+        is_longer = text(f"{query} AND now() - query_start > interval '3 seconds'")
+        wait_for(lambda: connection.execute(is_longer).scalar() == 1)
+        connection.execute(text("SELECT pg_advisory_unlock_all()"))
+        with opened.result() as database:
+            assert database.events() == []
+    holder.dispose()

@@ -9,11 +9,19 @@ from pydantic import Field, ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.serving.api.bodies import Index, Load
-from loomrl.serving.api.replies import IndexEntry, Lifted, Loaded, Monitors, Overrides, PlanInForce
+from loomrl.serving.api.replies import (
+    IndexEntry,
+    Lifted,
+    Loaded,
+    Monitors,
+    OverrideInForce,
+    Overrides,
+    PlanInForce,
+)
 from loomrl.serving.api.status import Status, describe, show_roles
 from loomrl.serving.api.tensors import parameters_of
 from loomrl.serving.context import ServerContext
-from loomrl.serving.controls.overrides import Override, OverrideOrder
+from loomrl.serving.controls.overrides import OverrideOrder
 from loomrl.serving.controls.plan import KillSwitchOrder, PlanOrder
 from loomrl.serving.decisions.actions import check_action
 from loomrl.serving.decisions.requests import parse_json
@@ -66,8 +74,8 @@ class ControlRoutes:
             Route("GET", "/monitors", self.monitors, WATCHER, {200: Monitors}),
             Route("GET", "/override", self.list_overrides, OBSERVER, {200: Overrides}),
             Route(
-                "POST", "/override", self.set_override, OPERATOR, {201: Override}, OverrideOrder, problems=(422,),
-                links={"clear": Link("DELETE", override, {"override_id": "$response.body#/id"})},
+                "POST", "/override", self.set_override, OPERATOR, {201: OverrideInForce}, OverrideOrder,
+                problems=(422,), links={"clear": Link("DELETE", override, {"override_id": "$response.body#/id"})},
             ),
             Route("DELETE", "/override", self.clear_overrides, OPERATOR, {200: Lifted}),
             Route("DELETE", override, self.clear_override, OPERATOR, {200: Lifted}),
@@ -173,10 +181,10 @@ class ControlRoutes:
         """Put an override in force: from the next decision on."""
         actor = self._operator(scope)
         override = _validated(OverrideOrder, parse_json(body)).override()
-        await self._check_versions(set() if override.version is None else {override.version})
+        not_loaded = await self._check_versions(set() if override.version is None else {override.version})
         self._check_action(override.action)
         await asyncio.to_thread(self._context.controls.set_override, override, actor)
-        return as_json(override, 201)
+        return as_json({**override.to_json(), **not_loaded}, 201)
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
         """Lift every override in force; the reply lists their ids."""
@@ -206,7 +214,7 @@ class ControlRoutes:
         actor = self._operator(scope)
         order = _validated(PlanOrder, parse_json(body))
         plan = order.plan()
-        await self._check_versions(plan.versions())
+        not_loaded = await self._check_versions(plan.versions())
         self._check_action(plan.fallback.action if plan.fallback else None)
         try:
             await asyncio.to_thread(self._context.controls.set_plan, plan, actor, order.revision)
@@ -214,7 +222,7 @@ class ControlRoutes:
             raise Problem(409, str(error)) from error
         except ArtifactError as error:
             raise Problem(503, f"the plan in force stays: {error}") from error
-        return as_json(self._context.controls.describe_plan())
+        return as_json({**self._context.controls.describe_plan(), **not_loaded})
 
     async def set_kill_switch(self, scope: Scope, body: bytes, started: float) -> Response:
         """Turn the kill switch on or off, `{"on": true, "person": ..., "reason": ...}`."""
@@ -224,12 +232,15 @@ class ControlRoutes:
         await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
         return as_json(controls.describe_plan())
 
-    async def _check_versions(self, versions: set[str]) -> None:
-        """Have versions loaded before anything names them; they must see and do what the champion does."""
-        keeper = self._context.roles
-        await self._ensure(versions)
+    async def _check_versions(self, versions: set[str]) -> dict[str, dict[str, str]]:
+        """Have versions loaded before anything names them; they must see and do what the champion does.
+
+        The order does not wait for those that take long: `not_loaded`, for its answer, says which and why.
+        """
+        keeper, asked = self._context.roles, [self._ensure(versions)]
         if versions and self._workers is not None:
-            await self._workers.ensure(versions)
+            asked.append(self._workers.ensure(versions))
+        not_loaded = {version: why for told in await asyncio.gather(*asked) for version, why in told.items()}
         champion = keeper.current.champion
         for version in sorted(versions):
             policy = keeper.current.by_version(version)
@@ -237,17 +248,17 @@ class ControlRoutes:
                 raise Problem(
                     422, f"version {version} observes or acts otherwise than the champion, version {champion.version}"
                 )
+        return {"not_loaded": not_loaded} if not_loaded else {}
 
     async def ensure_versions(self, scope: Scope, body: bytes, started: float) -> Response:
         """Another worker has been asked to put something in force that names versions: load them, too."""
         if not is_from_peer(scope):
             raise Problem(404, f"{scope['path']} is for workers among themselves")
-        await self._ensure(set(parse_json(body)["versions"]))
-        return as_json({})
+        return as_json({"not_loaded": await self._ensure(set(parse_json(body)["versions"]))})
 
-    async def _ensure(self, versions: set[str]) -> None:
+    async def _ensure(self, versions: set[str]) -> dict[str, str]:
         try:
-            await asyncio.to_thread(self._context.roles.ensure, versions)
+            return await asyncio.to_thread(self._context.roles.ensure, versions)
         except ArtifactError as error:
             raise Problem(422, str(error)) from error
 

@@ -158,6 +158,12 @@ class Loaded(TypedDict):
     roles: RolesStatus
 
 
+class OverrideInForce(Override):
+    """Reply of `POST /override`: the override, and what it names that is not loaded yet."""
+
+    not_loaded: dict[str, str] = {}  # version -> why
+
+
 class Overrides(TypedDict):
     """Reply of `GET /override`: the overrides in force."""
 
@@ -176,6 +182,7 @@ class PlanInForce(TypedDict):
     plan: Plan
     revision: int
     kill_switch: KillSwitch | None
+    not_loaded: NotRequired[dict[str, str]]  # in the reply to a plan: version that it names -> why
 
 
 class Monitors(TypedDict):

@@ -26,6 +26,7 @@ from loomrl.system.http.problems import Problem
 
 _ANSWER_SECONDS = 5.0  # for what one worker alone can answer: long enough for it to be started again
 _LOOK_SECONDS = 1.0  # for what is shown of all workers
+_ENSURE_SECONDS = 8.0  # for what an order names to be loaded: longer than a worker waits for that
 _LOAD_SECONDS = 90.0  # for versions to be brought
 
 Own = Callable[[Scope, bytes], Awaitable[Response]]
@@ -67,11 +68,12 @@ class WorkerGroup:
             return await self._shared(shares, scope)
         return await self._joined(scope, body)
 
-    async def ensure(self, versions: set[str]) -> None:
-        """Have the other workers load versions that are about to be named.
+    async def ensure(self, versions: set[str]) -> dict[str, str]:
+        """Have the other workers load versions that are about to be named; returns those that one of them has not
+        loaded yet, and why.
 
         Raises:
-            Problem: 422 where one cannot, 503 where one does not answer.
+            Problem: 422 where one cannot.
         """
         scope = {
             "method": "POST",
@@ -80,9 +82,13 @@ class WorkerGroup:
             "headers": [(b"host", b"localhost")],
         }
         body = orjson.dumps({"versions": sorted(versions)})
-        asked = (self._peers.ask(index, scope, body, _LOAD_SECONDS) for index in self._others)
-        if (failed := joining.failed(await asyncio.gather(*asked))) is not None:
-            raise Problem(failed.status, orjson.loads(failed.body)["error"])
+        shares, not_loaded = [WorkerAnswer(index, [], body) for index in self._others], dict[str, str]()
+        for answer in await asyncio.gather(*(self._answer_to(share, scope, _ENSURE_SECONDS) for share in shares)):
+            told = orjson.loads(answer.body)
+            if answer.status == 422:
+                raise Problem(422, told["error"])
+            not_loaded |= told["not_loaded"] if answer.status < 400 else dict.fromkeys(versions, told["error"])
+        return not_loaded
 
     # --- what belongs to one worker ------------------------------------------------------------------------------
 
@@ -155,9 +161,9 @@ class WorkerGroup:
         join = joining.feedback if scope["path"] == "/feedback" else joining.decisions
         return join(rows, answers)
 
-    async def _answer_to(self, share: WorkerAnswer, scope: Scope) -> Response:
+    async def _answer_to(self, share: WorkerAnswer, scope: Scope, seconds: float = _ANSWER_SECONDS) -> Response:
         try:
-            return await self._ask(share.owner, scope, share.body, _ANSWER_SECONDS)
+            return await self._ask(share.owner, scope, share.body, seconds)
         except Problem as problem:
             return as_problem(problem.status, problem.message, problem.headers)
 

@@ -11,6 +11,7 @@ from loomrl.serving.controls.plan import Version
 from loomrl.system.schema import Document
 
 MAX_SECONDS = 10 * 365.25 * 86_400  # that an override may be in force; one without an end needs none
+_LATEST = 253_402_300_799  # the last second of the year 9999: no `datetime` is later
 
 
 class _Pin(Document):
@@ -54,7 +55,7 @@ class Override(_Pin):
     """One decision a person took out of the policy's hands."""
 
     id: str = Field(default_factory=lambda: secrets.token_hex(4))
-    created: float = Field(default_factory=time.time, ge=0, le=2**32)  # seconds since 1970, UTC
+    created: float = Field(default_factory=time.time, ge=0, le=_LATEST)  # seconds since 1970, UTC
     expires: float | None = None  # as the clock of the host where it was set will show; None until a person clears it
 
     @model_validator(mode="after")
@@ -78,9 +79,9 @@ class Override(_Pin):
     def describe(self) -> str:
         """One line for people: what is overridden, for which agents, until when, by whom and why."""
         who = f"agent {self.agent_id}" if self.agent_id else "all agents"
-        until = (
-            f"until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M:%SZ}" if self.expires else "until cleared"
-        )
+        until = "until cleared"
+        if self.expires:
+            until = f"until {datetime.fromtimestamp(min(self.expires, _LATEST), UTC):%Y-%m-%d %H:%M:%SZ}"
         return f"{self._what()} for {who} {until}, by {self.person}: {self.reason}"
 
     def _what(self) -> str:

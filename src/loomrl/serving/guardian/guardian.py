@@ -115,11 +115,12 @@ class Guardian:
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
         """Have the process take what was written last and keep its evidence, then end it. Waits at most
-        `timeout_seconds` for that, and as long again for the step at work of what follows from a quarantine.
+        `timeout_seconds` for that, and for the step at work of what follows from a quarantine.
         """
+        deadline = time.monotonic() + timeout_seconds
         self._stopping.set()
         self._thread.join(timeout_seconds)
-        self._consequences.stop(timeout_seconds)
+        self._consequences.stop(max(0.0, deadline - time.monotonic()))
 
     def describe(self) -> dict[str, Any]:
         """The monitors by version, the versions in quarantine, the errors of what follows from that, and the process:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from loomrl.errors import ArtifactError, LoomRLError
+from loomrl.errors import ArtifactError, LoomRLError, ServiceError
 from loomrl.serving.config import ExplorationConfig
 from loomrl.serving.guardian.quarantine import Quarantine
 from loomrl.serving.policy.exploration import require_fit
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _RETRY_SECONDS = 30.0  # a refused version is tried again, for its files may be restored
 _PIN_SECONDS = 60.0  # a version a person asked for is kept this long without an override: it is about to come
 _WAIT_SECONDS = 60.0  # nobody waits longer for a version; what brings it goes on
+_LOOK_UP_SECONDS = 0.5  # that an order waits for the source to say that there is no such version,
+_LOAD_SECONDS = 5.0  # and for one that there is to be loaded
 _NAMING_SECONDS = 10.0  # after a champion came, within which the registry names the one before it `previous`
 
 Vote = Callable[[str | None, Container[str]], str]
@@ -83,21 +85,32 @@ class RefusedVersion:
 
 
 class Loading(threading.Thread):
-    """Brings one version; afterwards either `policy` or `error` is set."""
+    """Brings one version; afterwards either `policy` or `error` is set. `answered` is set once it is known whether
+    there is such a version, or that nobody can say.
+    """
 
-    def __init__(self, load: Callable[[str], ServedPolicy], version: str, arrived: Callable[["Loading"], None]) -> None:
+    def __init__(
+        self,
+        look_up: Callable[[str], None],
+        load: Callable[[str], ServedPolicy],
+        version: str,
+        arrived: Callable[["Loading"], None],
+    ) -> None:
         super().__init__(name=f"load {version}", daemon=True)
-        self._load, self._arrived = load, arrived
-        self.version = version
+        self._look_up, self._load, self._arrived = look_up, load, arrived
+        self.version, self.answered = version, threading.Event()
         self.policy: ServedPolicy | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
-        """Fetch, verify, load and probe the version; sets `policy`, or `error` where that fails."""
+        """Look up, fetch, verify, load and probe the version; sets `policy`, or `error` where that fails."""
         try:
+            self._look_up(self.version)
+            self.answered.set()
             self.policy = self._load(self.version)
         except Exception as error:  # noqa: BLE001 - whatever a parser raises: it is refused, the server goes on
             self.error = error
+        self.answered.set()
         self._arrived(self)
 
 
@@ -222,11 +235,14 @@ class RoleKeeper:
                 log.error("roles are not kept for a start without the registry: %s", error)
             self.unkept = str(error)
 
-    def ensure(self, versions: set[str]) -> None:
-        """Load versions a person wants to pin, before the override is in force. Works without the source's roles.
+    def ensure(self, versions: set[str]) -> dict[str, str]:
+        """Load versions that an order names, before it is in force. Works without the source's roles.
+
+        The order need not wait long: returned are those that are not loaded yet, and why. The source has half a second
+        to say that there is no such version; one that there is has five to be loaded. What brings them goes on.
 
         Raises:
-            ArtifactError: when one cannot be taken into service, or is not there within a minute. Those that came stay
+            ArtifactError: when there is no such version, or one cannot be taken into service. Those that came stay
                 loaded for a minute.
         """
         with self._lock:
@@ -234,11 +250,13 @@ class RoleKeeper:
             self.refused = {version: entry for version, entry in self.refused.items() if version not in versions}
             self._assign()
             begun = self._begin(versions)
-        _wait(begun)
-        for loading in begun:
-            if loading.policy is None:
-                reason = loading.error or f"it is still being loaded after {_WAIT_SECONDS:.0f} s; ask again"
-                raise ArtifactError(f"version {loading.version} cannot be pinned: {reason}") from loading.error
+        deadline = time.monotonic() + _LOOK_UP_SECONDS
+        answered = [one for one in begun if one.answered.wait(max(0.0, deadline - time.monotonic()))]
+        _wait(answered, _LOAD_SECONDS)
+        not_loaded = {one.version: _why_not_loaded(one) for one in begun if one.policy is None}
+        for version, why in not_loaded.items():
+            log.warning("an order names version %s, which is not loaded yet: %s", version, why)
+        return not_loaded
 
     def unload(self, version: str) -> bool:
         """Let go of a version that is not the champion; False where there is no such version.
@@ -308,7 +326,7 @@ class RoleKeeper:
         due = [version for version in missing if version not in self.refused or self.refused[version].at < latest]
         for version in due:
             if version not in self._loading:
-                self._loading[version] = Loading(self._load, version, self._arrived)
+                self._loading[version] = Loading(self._source.look_up, self._load, version, self._arrived)
                 self._loading[version].start()
         return [self._loading[version] for version in due]
 
@@ -424,7 +442,22 @@ class RoleKeeper:
                 self.current = replace(self.current, unreachable=reason)
 
 
-def _wait(loadings: list[Loading]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
+def _why_not_loaded(loading: Loading) -> str:
+    """Why a version is not there that an order names.
+
+    Raises:
+        ArtifactError: when it cannot be had, which is more than that nobody can say so now.
+    """
+    if isinstance(loading.error, ServiceError):
+        return f"it could not be looked up: {loading.error}"
+    if loading.error is not None:
+        raise ArtifactError(f"version {loading.version} cannot be pinned: {loading.error}") from loading.error
+    if loading.answered.is_set():
+        return "it is still being loaded"
+    return f"it could not be looked up: the registry gave no answer for {_LOOK_UP_SECONDS:g} s"
+
+
+def _wait(loadings: list[Loading], seconds: float = _WAIT_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     for loading in loadings:
         loading.join(max(0.0, deadline - time.monotonic()))

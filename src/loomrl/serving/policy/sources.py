@@ -33,8 +33,8 @@ ROLES = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
 class PolicySource(Protocol):
-    """Says which version has which role, and brings a version's files. `roles` and `fetch` may block, and may raise
-    LoomRLError; where nothing else is said, the other methods do neither.
+    """Says which version has which role, and brings a version's files. `roles`, `look_up` and `fetch` may block, and
+    may raise LoomRLError; where nothing else is said, the other methods do neither.
     """
 
     def roles(self) -> Mapping[str, str]:
@@ -44,6 +44,16 @@ class PolicySource(Protocol):
             LoomRLError: when they cannot be looked up.
         """
         ...
+
+    def look_up(self, version: str) -> None:  # noqa: ARG002 - a source's signature
+        """Ask whether there is a version, before its files are fetched; what need not be asked is left to `fetch`. May
+        block.
+
+        Raises:
+            ServiceError: when nobody can say.
+            LoomRLError: any other, when there is no such version.
+        """
+        return
 
     def fetch(self, version: str) -> Path:
         """The folder that holds a version's verified files, brought here where they are not yet. May block.
@@ -135,6 +145,15 @@ class RegistrySource(PolicySource):
         followed.
         """
         return self._statements.refused
+
+    def look_up(self, version: str) -> None:
+        """Ask the registry whether it has a version.
+
+        Raises:
+            ConfigError: when there is no such version.
+            ServiceError: when the registry cannot be reached, and this home has not verified the version.
+        """
+        self._describe(version)
 
     def fetch(self, version: str) -> Path:
         """The version's folder; digests, signature, and that these files were registered as this version, verified.

@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -24,8 +25,7 @@ from loomrl.serving.settings import ServerSettings
 from loomrl.serving.supervision.worker import TASK, WorkerTask
 from loomrl.serving.uvicorn_server import GRACE_SECONDS
 from loomrl.serving.workers.address import WorkerAddress, chain_of, socket_folder, socket_path
-from loomrl.serving.workers.agreement import Agreement, begin_anew
-from loomrl.serving.workers.shared_limits import LIMITS_BYTES
+from loomrl.serving.workers.agreement import Agreement
 from loomrl.storage.audit.log import default_name
 from loomrl.system.home import inside
 from loomrl.system.lifetime import pause_seconds
@@ -55,14 +55,17 @@ class Supervisor:
     takes more than 20 s is killed.
 
     Raises:
-        ArtifactError: when another supervisor has the same name, or there is no room for the files that workers share.
+        ArtifactError: when another supervisor has the same name, or there is no room for what workers share: neither in
+            the home nor in the folder for temporary files for their sockets, or too little memory.
     """
 
     def __init__(self, settings: ServerSettings, listener: socket.socket) -> None:
         name = settings.server or default_name("workers")
         self._listener, self._stopping = listener, threading.Event()
         folder, self._owner = _claim(inside("run", settings.policy, name))
-        self._peer_listeners = _listen(folder, settings.workers)
+        self._elsewhere = ExitStack()  # with the folder of sockets, where the home has no room for them
+        folder, self._peer_listeners = _listen_where_there_is_room(folder, settings.workers, self._elsewhere)
+        self._shared = [os.memfd_create(what) for what in ("agreement", "limits", "asking")]
         self.workers = [
             _Worker(
                 replace(
@@ -71,15 +74,20 @@ class Supervisor:
                     seed=None if settings.seed is None else settings.seed + index,
                 ),
                 WorkerAddress(
-                    index, settings.workers, name, folder, os.getpid(), listener.fileno(), peer_listener.fileno()
-                ),
+                    index,
+                    settings.workers,
+                    name,
+                    folder,
+                    os.getpid(),
+                    listener.fileno(),
+                    peer_listener.fileno(),
+                    *(Path(f"/proc/self/fd/{handle}") for handle in self._shared),
+                ),  # fmt: skip
             )
             for index, peer_listener in enumerate(self._peer_listeners)
         ]
         address = self.workers[0].address
-        begin_anew(address.limits, LIMITS_BYTES)
-        address.asking.unlink(missing_ok=True)
-        self._agreement = Agreement(address.agreement, address.count, is_new=True)
+        self._agreement = Agreement(address.agreement, address.count)
         self._hindered: float | None = None  # since when, time.monotonic() seconds
 
     def __enter__(self) -> Self:
@@ -98,7 +106,9 @@ class Supervisor:
         deadline = time.monotonic() + GRACE_SECONDS
         for process in running:
             _end(process, deadline)
-        os.close(self._owner)
+        for handle in (self._owner, *self._shared):
+            os.close(handle)
+        self._elsewhere.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
@@ -168,7 +178,7 @@ class Supervisor:
         worker.process = subprocess.Popen(
             [sys.executable, "-m", "loomrl.serving.supervision.worker"],
             stdin=subprocess.PIPE,
-            pass_fds=(address.port, address.peer_listener),
+            pass_fds=(address.port, address.peer_listener, *self._shared),
         )
         assert worker.process.stdin is not None
         with suppress(BrokenPipeError), worker.process.stdin as task:  # one that has ended already is seen to have
@@ -179,16 +189,39 @@ class Supervisor:
 
 
 def _claim(folder: Path) -> tuple[Path, int]:
-    """The folder that the workers share, locked for this supervisor."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
-    owner = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    """The folder of the workers' sockets, locked for this supervisor."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        owner = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _no_room(folder, error) from error
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(owner)
         raise ArtifactError(f"{folder} belongs to running workers; stop them, or name others with --server") from error
     return folder, owner
+
+
+def _listen_where_there_is_room(folder: Path, count: int, elsewhere: ExitStack) -> tuple[Path, list[socket.socket]]:
+    """The folder of the workers' sockets, and these: where there is no room for them, in one for temporary files."""
+    try:
+        return folder, _listen(folder, count)
+    except OSError as error:
+        log.warning("workers ask each other over sockets in %s: %s", tempfile.gettempdir(), _no_room(folder, error))
+    try:
+        made = Path(elsewhere.enter_context(tempfile.TemporaryDirectory(prefix="loomrl-workers-")))
+        return made, _listen(made, count)
+    except OSError as error:
+        raise _no_room(Path(tempfile.gettempdir()), error) from error
+
+
+def _no_room(folder: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"{folder} takes no files that several workers need: {error.strerror}; free some space, or serve with one "
+        "worker (--workers 1)"
+    )
 
 
 def _listen(folder: Path, count: int) -> list[socket.socket]:

@@ -18,30 +18,18 @@ class WorkerAddress:
     index: int
     count: int
     name: str  # of them all; each one's audit chain is `NAME-INDEX`
-    folder: Path  # what they share
+    folder: Path  # of the Unix sockets on which they ask each other
     supervisor: int  # its process id
     port: int  # file descriptors: of the port they all listen on,
     peer_listener: int  # and of the Unix socket on which the other workers send requests to this one
+    agreement: Path  # what they share, in memory: by what they agree on champion and revision,
+    limits: Path  # the rate limits they keep together,
+    asking: Path  # and the tokens that ask for decisions
 
     @property
     def chains(self) -> list[str]:
         """The names of all workers' audit chains, by index."""
         return [chain_of(self.name, index) for index in range(self.count)]
-
-    @property
-    def agreement(self) -> Path:
-        """The file through which the workers agree on champion and revision."""
-        return self.folder / "agreement"
-
-    @property
-    def limits(self) -> Path:
-        """The file of the rate limits they keep together."""
-        return self.folder / "limits"
-
-    @property
-    def asking(self) -> Path:
-        """The file of the tokens that ask for decisions."""
-        return self.folder / "asking"
 
     def owner_of_agent(self, agent_id: str) -> int:
         """The index of the worker that remembers an agent's episodes and named requests: the same after every

@@ -35,12 +35,10 @@ class Agreement:
         ArtifactError: when there is no room for the file.
     """
 
-    def __init__(self, path: Path, num_workers: int, *, is_new: bool = False) -> None:
-        """Join in; `is_new` begins without champion and votes."""
+    def __init__(self, path: Path, num_workers: int) -> None:
+        """Join in; in an empty file there is no champion and no vote."""
         size = (_VOTES + 3 * num_workers) * _WORD
         self._num_workers = num_workers
-        if is_new:
-            begin_anew(path, size + 2 * _MAX_VERSION_BYTES)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         reserve_all(self._handle, path, size + 2 * _MAX_VERSION_BYTES)
         mapped = memoryview(mmap.mmap(self._handle, size + 2 * _MAX_VERSION_BYTES))
@@ -158,29 +156,6 @@ def reserve_all(handle: int, path: Path, num_bytes: int) -> None:
         os.posix_fallocate(handle, 0, num_bytes)
     except OSError as error:
         raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space") from error
-
-
-def begin_anew(path: Path, num_bytes: int) -> None:
-    """Put zeros in place of a file that is mapped, in a new one, apart from processes that have not ended yet.
-
-    Where there is no room for that the file there is keeps its own, and gets zeros.
-
-    Raises:
-        ArtifactError: where there is no room, and no such file yet.
-    """
-    made = path.with_suffix(".new")
-    handle = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        reserve_all(handle, made, num_bytes)
-        made.replace(path)
-    except ArtifactError:
-        made.unlink()
-        if not path.is_file():
-            raise
-        with path.open("r+b") as file:
-            file.write(bytes(path.stat().st_size))
-    finally:
-        os.close(handle)
 
 
 def _mark(version: str) -> int:

@@ -82,14 +82,14 @@ class LoomDB:
     def open(cls, url: str | None = None, wait_seconds: int = BUSY_SECONDS) -> Self:
         """Open the database at a SQLAlchemy URL (default: `LOOMRL_DATABASE_URL`, else SQLite under the home).
 
-        A schema that is missing or older is made or migrated first. `wait_seconds` is how long a locked file, or a
-        server that does not answer, is waited for.
+        A schema that is missing or older is made or migrated first. `wait_seconds` is how long a locked file or table,
+        or a server that does not answer, is waited for, see `make_engine`; migrations wait for up to two minutes.
 
         Raises:
             ConfigError: when the URL is not one, or its driver is not installed.
             ArtifactError: when the folder of a SQLite file cannot be made.
-            ServiceError: when the database cannot be reached or read, a newer LoomRL made it, or another process
-                migrates a SQLite file for more than two minutes.
+            ServiceError: when the database cannot be reached or read, or stays locked; when a newer LoomRL made it, or
+                another process migrates it for more than two minutes.
         """
         engine = make_engine(url or loomdb_url(), wait_seconds)
         try:

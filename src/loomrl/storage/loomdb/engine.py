@@ -15,12 +15,15 @@ from loomrl.system.files import private_database
 
 BUSY_SECONDS = 30
 WRITES = "loomrl_writes"  # execution option of the engine that writing transactions use
+MIGRATES = "loomrl_migrates"  # execution option of a connection that migrates: it may work, and wait, for long
+MIGRATION_SECONDS = 120  # that whoever migrates waits for a lock, and for another that does
 
 
 def make_engine(url: str, wait_seconds: int = BUSY_SECONDS) -> Engine:
     """An engine for a SQLAlchemy URL. The file of a SQLite database is made; no other database is asked yet.
 
-    `wait_seconds` is how long its connections wait for a lock of SQLite, or for a server to answer.
+    `wait_seconds` is how long its connections wait for a lock, or for a server to take a connection. With
+    one shorter than `BUSY_SECONDS` a statement may take twice as long at a server: whoever names it cannot wait.
 
     Raises:
         ConfigError: when the URL is not one, or its driver is not installed.
@@ -30,10 +33,13 @@ def make_engine(url: str, wait_seconds: int = BUSY_SECONDS) -> Engine:
     try:
         if parsed.get_backend_name() == "sqlite":
             return _sqlite(parsed, wait_seconds)
-        return create_engine(parsed, pool_pre_ping=True, connect_args=_waits(parsed, wait_seconds))
+        engine = create_engine(parsed, pool_pre_ping=True, connect_args=_waits(parsed, wait_seconds))
     except (ModuleNotFoundError, NoSuchModuleError) as error:
         fix = "pip install 'loomrl[postgresql]'" if "psycopg" in str(error) else "use sqlite or postgresql+psycopg"
         raise ConfigError(f"LoomDB URL {parsed.render_as_string()}: {error}; {fix}") from error
+    if engine.dialect.name == "postgresql":
+        _bound(engine, wait_seconds)
+    return engine
 
 
 def _parse(url: str) -> URL:
@@ -54,6 +60,21 @@ def _waits(url: URL, seconds: int) -> dict[str, int]:
         return {}
     waits = {"connect_timeout": seconds, "tcp_user_timeout": 1_000 * seconds}
     return {name: value for name, value in waits.items() if name not in url.query}
+
+
+def _bound(engine: Engine, wait_seconds: int) -> None:
+    """Have PostgreSQL end statements that wait, or take, too long. Each transaction says so for itself: a pooler
+    between may give the next one another connection.
+    """
+    statement_seconds = 2 * wait_seconds if wait_seconds < BUSY_SECONDS else 0  # 0: as long as it takes
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        migrates = connection.get_execution_options().get(MIGRATES, False)
+        lock, statement = (MIGRATION_SECONDS, 0) if migrates else (wait_seconds, statement_seconds)
+        connection.exec_driver_sql(
+            f"SELECT set_config('lock_timeout', '{lock}s', true), set_config('statement_timeout', '{statement}s', true)"
+        )
 
 
 def _sqlite(url: URL, wait_seconds: int) -> Engine:

@@ -8,11 +8,13 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from loomrl.errors import ServiceError
+from loomrl.storage.loomdb.engine import MIGRATES, MIGRATION_SECONDS
 from loomrl.storage.loomdb.models import HEAD
 from loomrl.storage.sqlite import file_of
 from loomrl.system.locks import hold_lock
 
 _ADVISORY_LOCK = 0x100D_B001  # any number that nobody else in the database uses
+_NO_TABLE = "42P01"  # PostgreSQL's code for a table that is not there
 
 
 def ensure_schema(engine: Engine) -> None:
@@ -21,7 +23,7 @@ def ensure_schema(engine: Engine) -> None:
     Raises:
         ServiceError: when the database was made by a newer LoomRL, it is left as it is; when another process migrates a
             SQLite file for more than two minutes; when `alembic_version` was changed by hand.
-        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached, or refuses a migration.
+        sqlalchemy.exc.SQLAlchemyError: when the database cannot be reached, stays locked, or refuses a migration.
     """
     with engine.connect() as connection:
         if current_revision(connection) == HEAD:
@@ -42,7 +44,7 @@ def current_revision(connection: Connection) -> str | None:
         with connection.begin_nested() if connection.in_transaction() else connection.begin():
             return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     except DBAPIError as error:
-        if "alembic_version" in str(error.orig):
+        if getattr(error.orig, "sqlstate", None) == _NO_TABLE or "no such table: alembic_version" in str(error.orig):
             return None
         raise
 
@@ -77,7 +79,7 @@ def _upgrade(connection: Connection, revision: str | None) -> None:
 def _exclusively(engine: Engine) -> Iterator[Connection]:
     """A connection of the only process that migrates now; the others wait."""
     if engine.dialect.name == "postgresql":
-        with engine.connect() as connection:
+        with engine.connect().execution_options(**{MIGRATES: True}) as connection:
             connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
             connection.commit()
             try:
@@ -88,7 +90,7 @@ def _exclusively(engine: Engine) -> Iterator[Connection]:
                 connection.commit()
         return
     if (path := file_of(engine.url)) is not None:
-        with hold_lock(path.with_name(f"{path.name}.migrate.lock"), 120), engine.connect() as connection:
+        with hold_lock(path.with_name(f"{path.name}.migrate.lock"), MIGRATION_SECONDS), engine.connect() as connection:
             yield connection
         return
     with engine.connect() as connection:
