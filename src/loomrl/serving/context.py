@@ -371,8 +371,8 @@ class ServerContext:
         self.audit.append_order([record("roles", policy=self.settings.policy, source=source, reason=why, **named)])
 
     def _record_controls(self, changes: Sequence[Change]) -> None:
-        """On record before it is in force, also where no decision finds room any more. No disk is waited for."""
-        self.audit.append_order([_control_record(change) for change in changes], keep=False)
+        """On record before whatever is decided by it, also where no decision finds room. No disk is waited for."""
+        self.audit.queue_order([_control_record(change) for change in changes])
 
     def _open_loomdb(self) -> "LoomDB":
         """Opened when it is first needed, by whoever comes first."""

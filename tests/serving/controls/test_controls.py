@@ -970,7 +970,7 @@ def test_who_decides_waits_for_no_disk_that_takes_an_order(
 ) -> None:
     """With the disk full, what hangs is the reserve."""
     log = AuditLog("cartpole", reserves=True)
-    controls = Controls("cartpole", lambda changes: log.append_order(told(changes), keep=False), keep=log.keep_orders)
+    controls = Controls("cartpole", lambda changes: log.queue_order(told(changes)), keep=log.keep_orders)
     hangs, goes_on, fsync, write = threading.Event(), threading.Event(), os.fsync, os.write
 
     def hanging(handle: int) -> None:

@@ -78,7 +78,7 @@ class Supervisor:
         ]
         address = self.workers[0].address
         begin_anew(address.limits, LIMITS_BYTES)
-        address.asking.unlink(missing_ok=True)
+        begin_anew(address.asking, 0)
         self._agreement = Agreement(address.agreement, address.count, is_new=True)
         self._hindered: float | None = None  # since when, time.monotonic() seconds
 

@@ -1,6 +1,6 @@
 """What the workers of one port agree on, in memory they share: who is champion, and that something changed.
 
-A mapped file. Its first word, the revision, grows whenever something must be in force at all workers at once: people's
+Mapped memory. Its first word, the revision, grows whenever something must be in force at all workers at once: people's
 orders, a quarantine, another champion. Who answers a request looks at that one word, and catches up where it moved.
 
 A champion is changed by all workers together. Each votes for the version that it would take and has loaded; the last
@@ -161,26 +161,20 @@ def reserve_all(handle: int, path: Path, num_bytes: int) -> None:
 
 
 def begin_anew(path: Path, num_bytes: int) -> None:
-    """Put zeros in place of a file that is mapped, in a new one, apart from processes that have not ended yet.
-
-    Where there is no room for that the file there is keeps its own, and gets zeros.
+    """Put an empty file of so many zeros in the place of what other processes share, apart from those that have not
+    ended yet. It is in memory, and goes with this process: who writes to a page of a disk that hangs, hangs with it.
 
     Raises:
-        ArtifactError: where there is no room, and no such file yet.
+        ArtifactError: where there is no room.
     """
-    made = path.with_suffix(".new")
-    handle = os.open(made, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    handle = os.memfd_create(path.name)
+    if num_bytes:
+        reserve_all(handle, path, num_bytes)
     try:
-        reserve_all(handle, made, num_bytes)
-        made.replace(path)
-    except ArtifactError:
-        made.unlink()
-        if not path.is_file():
-            raise
-        with path.open("r+b") as file:
-            file.write(bytes(path.stat().st_size))
-    finally:
-        os.close(handle)
+        path.unlink(missing_ok=True)
+        path.symlink_to(f"/proc/{os.getpid()}/fd/{handle}")
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space") from error
 
 
 def _mark(version: str) -> int:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
+from socket import AF_UNIX, socket
 
 import httpx
 
@@ -66,13 +68,16 @@ class PeerClient:
         """
 
         def told(index: int) -> bytes | None:
-            transport = httpx.HTTPTransport(uds=socket_path(self._folder, index), verify=trusted(), trust_env=False)
-            with httpx.Client(transport=transport, timeout=timeout_seconds, base_url="http://localhost") as client:
-                try:
-                    answer = client.post(path, content=body, headers={"Content-Type": "application/json"})
-                except httpx.TransportError:
-                    return None
-            return answer.content if answer.is_success else None
+            connection = HTTPConnection("localhost", timeout=timeout_seconds)
+            try:
+                with socket(AF_UNIX) as connection.sock:
+                    connection.sock.settimeout(timeout_seconds)
+                    connection.sock.connect(socket_path(self._folder, index))
+                    connection.request("POST", path, body, {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    return answer.read() if answer.status < 400 else None
+            except (OSError, HTTPException):
+                return None
 
         with ThreadPoolExecutor(MAX_WORKERS) as threads:
             asked = {index: threads.submit(told, index) for index in workers}
