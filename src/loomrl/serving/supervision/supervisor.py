@@ -98,6 +98,10 @@ class Supervisor:
         deadline = time.monotonic() + GRACE_SECONDS
         for process in running:
             _end(process, deadline)
+        address = self.workers[0].address
+        with suppress(OSError):  # they name memory of this process
+            for path in (address.agreement, address.limits, address.asking):
+                path.unlink(missing_ok=True)
         os.close(self._owner)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)

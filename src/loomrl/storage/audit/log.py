@@ -31,6 +31,7 @@ from loomrl.system.names import checked_name
 from loomrl.system.security.encryption import keyring
 
 log = logging.getLogger(__name__)
+_HANG_SECONDS, _STILL_SECONDS = 2.0, 0.05  # that another writer is waited for; where the last one was in vain
 _LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
@@ -109,6 +110,7 @@ class AuditLog:
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
+        self._hangs = False  # whether another writer was waited for in vain
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
         self._queued: list[dict[str, Any]] = []  # records of orders, that come before whatever is written next
@@ -156,15 +158,21 @@ class AuditLog:
         A record with a `decision_id` of None gets one; each gets its `sequence`, in place.
 
         Raises:
-            AuditUnwritable: when not all bytes could be written, or the log is closed; the chain then stands where it
-                stood.
+            AuditUnwritable: when not all bytes could be written, the log is closed, or the disk keeps another writer
+                waiting; the chain then stands where it stood.
         """
         if self._is_segment_due():
             with self._syncing, self._lock:
                 if self._is_segment_due():
                     self._open_segment()
-        with self._lock:
+        if not self._lock.acquire(timeout=_STILL_SECONDS if self._hangs else _HANG_SECONDS):
+            self._hangs = True
+            raise AuditUnwritable(f"{self._path}: the disk hangs; check it", full=False)
+        self._hangs = False
+        try:
             return self._write(records)
+        finally:
+            self._lock.release()
 
     def append_order(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
