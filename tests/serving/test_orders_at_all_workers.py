@@ -103,6 +103,14 @@ def test_a_worker_that_does_not_answer_is_named_and_told_when_it_does(loomrl_hom
         assert role(each[1]) == "kill_switch"
 
 
+def test_an_override_lapses_in_time_while_the_file_is_held(loomrl_home: Path, folder: Path) -> None:
+    with two_workers(loomrl_home, folder) as (_, each), nothing_can_be_written(loomrl_home):
+        began = time.monotonic()
+        each[0].set_override(action=1, agent_id="t", expires_in_seconds=1.0, **BY)
+        wait_for(lambda: [client.overrides() for client in each] == [[], []])
+        assert time.monotonic() - began < ANSWERED_SECONDS
+
+
 def test_on_a_disk_that_turned_read_only(tmp_path: Path, folder: Path) -> None:
     """Nothing is decided there, for it could not be recorded; what is in force is shown."""
     with loop_disk(tmp_path / "disk") as disk, two_workers(disk.folder / "home", folder) as (_, each):
