@@ -57,6 +57,7 @@ _PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of 
 _STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
+_KEPT_SECONDS = 1.0  # that the answer to an order waits for files
 _REPORT_SECONDS = 1.0
 _HISTORY_SECONDS = 1.0
 _EVENTS_SECONDS = 5.0
@@ -98,7 +99,10 @@ class ServerContext:
         )
         self.keeper = AuditKeeper(self.audit)
         announce = None if self._agreement is None else self._agreement.announce
-        self.controls = Controls(settings.policy, self._record_controls, announce, self.audit.keep_orders)
+        self.controls = Controls(
+            settings.policy, self._record_controls, announce, self.audit.keep_orders, _KEPT_SECONDS
+        )
+        self._damaged: str | None = None  # what is on record of a damaged file of orders
         self.quarantine = Quarantine(settings.policy, announce)
         self.memories = Memories()
         self.memories.restore(self.audit.folder)
@@ -172,6 +176,7 @@ class ServerContext:
         await receive()
         self.start()
         await self._in_step()
+        await asyncio.to_thread(self.controls.ask_workers)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         self.stop()
@@ -254,12 +259,16 @@ class ServerContext:
         return self.controls.versions() | ({champion} if champion else set())
 
     def follow_orders(self) -> None:
-        """Put in force what people set on this host. Waits for no database, no registry and no download.
+        """Put in force what people set on this host. Waits for no database, no registry and no download, and until no
+        file is written. That a damaged one was set aside stands on record.
 
         Raises:
             ArtifactError: when the file of orders cannot be read; what is in force goes on.
         """
         self.controls.follow()
+        if (damaged := self.controls.damaged) is not None and damaged != self._damaged:
+            self.audit.append_order([record("damaged", policy=self.settings.policy, reason=damaged)])
+            self._damaged = damaged
 
     def follow_quarantine(self) -> None:
         """Let no version decide that monitors on this host took out of service.
@@ -284,7 +293,6 @@ class ServerContext:
         """Exchange what people set with the other hosts, through LoomDB.
 
         Raises:
-            ArtifactError: when the file of orders cannot be read; what is in force goes on.
             ServiceError: when LoomDB fails; what is in force goes on.
         """
         try:
@@ -367,8 +375,8 @@ class ServerContext:
         self.audit.append_order([record("roles", policy=self.settings.policy, source=source, reason=why, **named)])
 
     def _record_controls(self, changes: Sequence[Change]) -> None:
-        """On record before it is in force, also where no decision finds room any more. No disk is waited for."""
-        self.audit.append_order([_control_record(change) for change in changes], keep=False)
+        """On record before whatever is decided by it, also where no decision finds room. No disk is waited for."""
+        self.audit.queue_order([_control_record(change) for change in changes])
 
     def _open_loomdb(self) -> "LoomDB":
         """Opened when it is first needed, by whoever comes first."""
@@ -416,8 +424,13 @@ class ServerContext:
             self.keeper.sync_error,
             self.controls.unsaved,
             self.controls.reserved,
+            self.controls.damaged,
         )
-        return [*self.errors.values(), *(why for why in beside if why is not None)]
+        return [
+            *self.errors.values(),
+            *(why for why in beside if why is not None),
+            *map(str, self.controls.unconfirmed),
+        ]
 
     def _gauges(self) -> None:
         show = self.metrics.gauge

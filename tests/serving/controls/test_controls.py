@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
-from loomrl.serving.controls.controls import Change, Controls, SavedControls
+from loomrl.serving.controls.controls import LAPSED, Change, Controls, SavedControls
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE
 from loomrl.serving.controls.overrides import Override
@@ -837,13 +837,137 @@ def test_what_a_newer_loomrl_set_is_left_alone(
     assert (one.orders.plan.challengers, actions(one)) == (["2"], [])
 
 
-def test_a_damaged_file_changes_nothing(loomrl_home: Path) -> None:
-    controls = Controls("cartpole")
+@pytest.mark.parametrize("damage", [b"", b"{", b"\x00garbage{", b"[" * 100_000, b'{"controls": 3}', b"5"])
+def test_a_damaged_file_is_set_aside_and_changes_nothing(loomrl_home: Path, damage: bytes) -> None:
+    controls, another = Controls("cartpole"), Controls("cartpole")
     controls.set_override(override(1), "test")
+    another.follow()
+    controls.path.write_bytes(damage)
+    controls.refresh(has_changed=True)
+    another.set_kill_switch(KillSwitch(**ADA), "test", "test")
+    aside = controls.path.with_name("cartpole.json.damaged-1")
+    assert aside.read_bytes() == damage
+    assert another.damaged is not None
+    assert another.damaged.endswith("it is kept as cartpole.json.damaged-1")
+    controls.follow()
+    for one in (controls, another, Controls("cartpole")):
+        assert (one.orders.kill_switch is not None, actions(one), one.unsaved) == (True, [1], None)
+    assert len(list(controls.path.parent.glob("*.damaged-*"))) == 1
+
+
+def test_whoever_starts_sets_a_damaged_file_aside(loomrl_home: Path) -> None:
+    path = Controls("cartpole").path
+    for number in (1, 2):
+        path.write_bytes(b"{")
+        controls = Controls("cartpole")
+        assert "is damaged" in (controls.damaged or "")
+        assert path.with_name(f"cartpole.json.damaged-{number}").is_file()
+        switched(controls, True)
+    assert is_strict(Controls("cartpole"))
+
+
+def test_a_damaged_file_that_cannot_be_set_aside_stops_no_order(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is ordered is in the reserve then."""
+    controls = Controls("cartpole")
     controls.path.write_bytes(b"{")
-    with pytest.raises(ArtifactError, match="cartpole.json"):
-        controls.refresh()
-    assert actions(controls) == [1]
+    monkeypatch.setattr(Path, "rename", failing)
+    switched(controls, True)
+    assert controls.unsaved is None
+    assert "is damaged" in (controls.reserved or "")
+    assert is_strict(Controls("cartpole"))
+
+
+def test_orders_of_other_hosts_arrive_where_the_file_is_damaged_or_cannot_be_read(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = hosts
+    one.path.write_bytes(b"")
+    switched(other, True)
+    other.exchange(database)
+    one.exchange(database)
+    assert one.orders.kill_switch is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pread", failing)
+        switched(other, False)
+        other.exchange(database)
+        one.exchange(database)
+    assert one.orders.kill_switch is None
+
+
+def failing(*_: object) -> bytes:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_an_override_lapses_while_another_process_holds_the_file(loomrl_home: Path) -> None:
+    controls = Controls("cartpole", patience_seconds=0.01)
+    with FileLock(f"{controls.path}.lock"):
+        controls.set_override(lasting(0.2), "test")
+        assert "is not written after" in (controls.unsaved or "")
+
+        def has_lapsed() -> bool:
+            began = time.monotonic()
+            controls.follow()
+            longest.append(time.monotonic() - began)
+            return actions(controls) == []
+
+        longest: list[float] = []
+        wait_for(has_lapsed)
+        assert max(longest) < 8.0  # it is held for ten
+    wait_for(lambda: written(controls) == [LAPSED] and controls.unsaved is None)
+
+
+def written(controls: Controls) -> list[str]:
+    controls.follow()
+    return [one.actor for one in SavedControls.read(controls.path).controls] if controls.path.is_file() else []
+
+
+def test_workers_are_told_before_any_file_is_written_and_those_that_do_not_confirm_again(loomrl_home: Path) -> None:
+    there, answers = Controls("cartpole"), [False, True]
+
+    def hand_over(orders: SavedControls) -> dict[int, SavedControls | None]:
+        assert "kill_switch" not in (one.name for one in SavedControls.read(controls.path).controls)
+        return {1: there.take(orders) if answers.pop(0) else None}
+
+    told: list[Change] = []
+    controls = Controls("cartpole", told.extend)
+    controls.set_override(lasting(60.0), "test")
+    there.refresh()
+    with FileLock(f"{controls.path}.lock"):
+        controls.hand_over = hand_over
+        order = threading.Thread(target=switched, args=(controls, True))
+        order.start()
+        wait_for(lambda: controls.unconfirmed == [1])
+        assert there.orders.kill_switch is None
+        again = threading.Thread(target=controls.follow)
+        again.start()
+        wait_for(lambda: controls.unconfirmed == [])
+        assert there.orders == controls.orders
+    order.join()
+    again.join()
+    assert answers == []
+
+
+def test_a_worker_that_starts_takes_what_only_the_others_know(loomrl_home: Path) -> None:
+    others, told = Controls("cartpole"), list[Change]()
+    started = Controls("cartpole", told.extend)
+    others.take(SavedControls(controls=[given(others.policy, lasting(60.0))], countdowns={}))
+    started.hand_over = lambda orders: {0: others.take(orders), 1: None}
+    started.ask_workers()
+    assert started.orders == others.orders
+    assert [change.control.actor for change in told] == ["Ada"]
+    (mine,), (theirs,) = (one._countdowns.values() for one in (started, others))
+    assert mine.seconds_left == pytest.approx(theirs.seconds_left, abs=1.0)
+
+
+def given(policy: str, pinned: Override) -> Control:
+    now = datetime.now(UTC)
+    document = pinned.to_json()
+    return Control(
+        policy=policy, name=OVERRIDE, revision=1, document=document, actor="Ada", reason="test", created=now,
+        made_from=0, replaces=[],
+    )  # fmt: skip
 
 
 def test_an_order_is_in_force_while_another_process_holds_the_file(loomrl_home: Path) -> None:
@@ -865,7 +989,7 @@ def test_who_decides_waits_for_no_disk_that_takes_an_order(
 ) -> None:
     """With the disk full, what hangs is the reserve."""
     log = AuditLog("cartpole", reserves=True)
-    controls = Controls("cartpole", lambda changes: log.append_order(told(changes), keep=False), keep=log.keep_orders)
+    controls = Controls("cartpole", lambda changes: log.queue_order(told(changes)), keep=log.keep_orders)
     hangs, goes_on, fsync, write = threading.Event(), threading.Event(), os.fsync, os.write
 
     def hanging(handle: int) -> None:
@@ -963,17 +1087,14 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
 ) -> None:
     controls, stat = Controls("cartpole"), Path.stat
 
-    def failing_pread(*_: object) -> bytes:
-        raise OSError(errno.EIO, "Input/output error")
-
     def failing_stat(path: Path, **options: bool) -> os.stat_result:
-        return failing_pread() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
+        return failing() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
 
-    with monkeypatch.context() as failing:
+    with monkeypatch.context() as disk:
         if broken == "pread":
-            failing.setattr(os, "pread", failing_pread)
+            disk.setattr(os, "pread", failing)
         else:
-            failing.setattr(Path, "stat", failing_stat)
+            disk.setattr(Path, "stat", failing_stat)
         controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
         assert controls.orders.kill_switch is not None
         assert controls.unsaved is not None

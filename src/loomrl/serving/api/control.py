@@ -21,13 +21,14 @@ from loomrl.serving.api.replies import (
 from loomrl.serving.api.status import Status, describe, show_roles
 from loomrl.serving.api.tensors import parameters_of
 from loomrl.serving.context import ServerContext
+from loomrl.serving.controls.controls import SavedControls
 from loomrl.serving.controls.overrides import OverrideOrder
 from loomrl.serving.controls.plan import KillSwitchOrder, PlanOrder
 from loomrl.serving.decisions.actions import check_action
 from loomrl.serving.decisions.requests import parse_json
 from loomrl.serving.mirror.state import shadow_folder
 from loomrl.serving.policy.model import ServedPolicy
-from loomrl.serving.workers.peers import ENSURE, is_from_peer
+from loomrl.serving.workers.peers import ENSURE, ORDERS, is_from_peer
 from loomrl.storage.audit.history import read_lines
 from loomrl.storage.audit.records import DECISION, SHADOW, operation
 from loomrl.system.home import without_folders
@@ -64,7 +65,8 @@ class ControlRoutes:
 
     def routes(self) -> list[Route]:
         """The routes of status, metrics, monitors, overrides, plan, kill switch, shadow records and the model
-        repository, with their handlers; of several workers also the one on which they have each other load versions.
+        repository, with their handlers; of several workers also those on which they have each other load versions and
+        obey orders.
         """
         override, model = "/override/{override_id}", "/v2/repository/models/{model}"
         unload = f"{model}/versions/{{version}}/unload"
@@ -89,8 +91,14 @@ class ControlRoutes:
             Route("POST", f"{model}/load", self.load, OPERATOR, {200: Loaded}, Load, needs_body=False, problems=(409,)),
             Route("POST", unload, self.unload, OPERATOR, {200: Loaded}, problems=(409,)),
             Route("POST", f"{model}/unload", self.unload, OPERATOR, problems=(409,)),  # the champion, which stays
-            *([] if self._workers is None else [Route("POST", ENSURE, self.ensure_versions, is_public=False)]),
+            *([] if self._workers is None else self._routes_of_workers()),
         ]  # fmt: skip
+
+    def _routes_of_workers(self) -> list[Route]:
+        return [
+            Route("POST", ENSURE, self.ensure_versions, is_public=False),
+            Route("POST", ORDERS, self.take_orders, is_public=False),
+        ]
 
     async def status(self, scope: Scope, body: bytes, started: float) -> Response:
         """Everything a person asks first; who ordered what, and why, only for observers where there are tokens."""
@@ -252,9 +260,14 @@ class ControlRoutes:
 
     async def ensure_versions(self, scope: Scope, body: bytes, started: float) -> Response:
         """Another worker has been asked to put something in force that names versions: load them, too."""
-        if not is_from_peer(scope):
-            raise Problem(404, f"{scope['path']} is for workers among themselves")
+        _check_peer(scope)
         return as_json({"not_loaded": await self._ensure(set(parse_json(body)["versions"]))})
+
+    async def take_orders(self, scope: Scope, body: bytes, started: float) -> Response:
+        """Another worker has been asked to put orders in force, or asks which there are: they are in force here before
+        it is told of all that are known here."""
+        _check_peer(scope)
+        return as_json(self._context.controls.take(_validated(SavedControls, parse_json(body), strict=False)))
 
     async def _ensure(self, versions: set[str]) -> dict[str, str]:
         try:
@@ -280,7 +293,12 @@ class ControlRoutes:
 def is_order(scope: Scope) -> bool:
     """Whether a request takes decisions over, or gives them back: that waits for no disk to take its record."""
     path: str = scope["path"]
-    return path in ("/kill-switch", "/override") or path.startswith("/override/")
+    return path in ("/kill-switch", "/override", ORDERS) or path.startswith("/override/")
+
+
+def _check_peer(scope: Scope) -> None:
+    if not is_from_peer(scope):
+        raise Problem(404, f"{scope['path']} is for workers among themselves")
 
 
 def _validated(kind: type[D], document: Mapping[str, Any], strict: bool = True) -> D:

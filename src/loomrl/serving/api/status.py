@@ -43,10 +43,14 @@ class RolesSource(TypedDict):
 
 
 class OrdersShown(TypedDict):
-    """Where orders are kept that the disk takes no file for; null where all is well."""
+    """Where orders are kept that the disk takes no file for, and what else is wrong; null, or empty, where all is
+    well.
+    """
 
     reserved: str | None  # in the room that is reserved: why
-    unsaved: str | None  # in this process alone: why
+    unsaved: str | None  # in this server's processes alone: why
+    damaged: str | None  # what was wrong with a file that was set aside
+    unconfirmed: list[int]  # workers that were told and have not confirmed; they are told again
 
 
 class AuditShown(TypedDict):
@@ -143,7 +147,12 @@ def describe(context: ServerContext, with_orders: bool) -> Status:
             "source": "registry" if keeper.last is None else "last verified",
             "verified": None if keeper.last is None else keeper.last.verified,
         },
-        "orders": {"reserved": context.controls.reserved, "unsaved": context.controls.unsaved},
+        "orders": {
+            "reserved": context.controls.reserved,
+            "unsaved": context.controls.unsaved,
+            "damaged": context.controls.damaged,
+            "unconfirmed": context.controls.unconfirmed,
+        },
         "num_swaps": keeper.num_swaps,
         "audit": {
             "server": head.server,

@@ -16,11 +16,12 @@ import orjson
 from loomrl.serving.api.inference_protocol import DEFAULT_AGENT
 from loomrl.serving.api.tensors import parameters_of, split
 from loomrl.serving.context import GUARDIAN, ServerContext
+from loomrl.serving.controls.controls import SavedControls
 from loomrl.serving.decisions.requests import parse_feedback, parse_json, parse_requests
 from loomrl.serving.policy.roles import Roles
 from loomrl.serving.workers import joining
 from loomrl.serving.workers.address import WorkerAddress
-from loomrl.serving.workers.peers import ENSURE, PeerClient, is_from_peer
+from loomrl.serving.workers.peers import ENSURE, ORDERS, PeerClient, is_from_peer
 from loomrl.system.http.asgi import Response, Scope, as_problem, header
 from loomrl.system.http.problems import Problem
 
@@ -28,6 +29,7 @@ _ANSWER_SECONDS = 5.0  # for what one worker alone can answer: long enough for i
 _LOOK_SECONDS = 1.0  # for what is shown of all workers
 _ENSURE_SECONDS = 8.0  # for what an order names to be loaded: longer than a worker waits for that
 _LOAD_SECONDS = 90.0  # for versions to be brought
+_ORDERS_SECONDS = 0.4  # for what was ordered to be in force
 
 Own = Callable[[Scope, bytes], Awaitable[Response]]
 
@@ -49,6 +51,7 @@ class WorkerGroup:
         self._peers = PeerClient(address)
         self._others = [index for index in range(address.count) if index != address.index]
         self._roles, self._remembers = Roles(), False  # whether any version loaded then has a memory
+        context.controls.hand_over = self._hand_over
 
     def concerns_others(self, scope: Scope, body: bytes) -> bool:
         """Whether a request of agents needs another worker; False for one that is malformed, which this worker
@@ -89,6 +92,13 @@ class WorkerGroup:
                 raise Problem(422, told["error"])
             not_loaded |= told["not_loaded"] if answer.status < 400 else dict.fromkeys(versions, told["error"])
         return not_loaded
+
+    def _hand_over(self, orders: SavedControls) -> dict[int, SavedControls | None]:
+        answers = self._peers.tell(self._others, ORDERS, orders.to_bytes(), _ORDERS_SECONDS)
+        return {
+            index: None if answer is None else SavedControls.model_validate(orjson.loads(answer))
+            for index, answer in answers.items()
+        }
 
     # --- what belongs to one worker ------------------------------------------------------------------------------
 

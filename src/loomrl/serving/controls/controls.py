@@ -1,13 +1,16 @@
 """What people have set for a policy's servers, on all hosts alike: overrides, the plan, the kill switch.
 
 Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts;
-`loomrl.serving.controls.orders` says which of two stands. What is ordered here is in force here at once, in memory.
-Then it is written to one file per policy, `home()/controls/POLICY.json`, which the servers of a host follow within a
-second, or where the disk takes no file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of
-reach the host goes on by itself, and settles with the others when it is back. An override with an end lapses by elapsed
-time: an order like any other, which the file forgets after 30 days. LoomDB keeps them all.
+`loomrl.serving.controls.orders` says which of two stands. What is ordered here is in force here at once, in memory, and
+then at the other workers of the server, which are told of it. Then it is written to one file per policy,
+`home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no file, to
+the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself, and
+settles with the others when it is back. A file that is damaged is set aside, and written anew from what is known. An
+override with an end lapses by elapsed time: an order like any other, which the file forgets after 30 days. LoomDB keeps
+them all.
 """
 
+import json
 import logging
 import os
 import threading
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +46,9 @@ from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
+from loomrl.system.background import Background
 from loomrl.system.home import inside
+from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
 
 if TYPE_CHECKING:
@@ -56,6 +61,8 @@ _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many
 _LAPSE_KEPT = timedelta(days=30)  # a LoomDB that is restored from a backup may hold the override still
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
+_MAX_REASON = 500  # characters of what is wrong with a file
+_DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
 
 
 class SavedControls(Document):
@@ -91,11 +98,13 @@ class Change:
 
 
 class Controls:
-    """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh`, waits for no disk.
-    Everything else may.
+    """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh` or `take`, waits for
+    no disk that writes. Everything else may: with `patience_seconds` so long at most, while a thread goes on with it.
 
     `record` is told what is about to be in force, before it is, and waits for no disk either; `keep` has the disk take
-    what was recorded. `announce` is called when the file has changed, before who changed it goes on.
+    what was recorded. `announce` is called when the file has changed, before who changed it goes on. `hand_over`, once
+    it is set, gives orders to the other workers and returns all that each of them knows, None for one that did not
+    confirm; it is called from any thread but the event loop's.
 
     Raises:
         ArtifactError: when the file cannot be read, or no room can be reserved for orders.
@@ -107,17 +116,24 @@ class Controls:
         record: Callable[[Sequence[Change]], None] | None = None,
         announce: Callable[[], None] | None = None,
         keep: Callable[[], None] | None = None,
+        patience_seconds: float | None = None,
     ) -> None:
         self.policy, self.path = policy, inside("controls", f"{policy}.json")
         self._lock_path = Path(f"{self.path}.lock")
         self.orders = ActiveOrders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
+        self.damaged: str | None = None  # what was wrong with a file that was set aside
+        self.hand_over: Callable[[SavedControls], Mapping[int, SavedControls | None]] = lambda _: {}
+        self.unconfirmed: list[int] = []  # workers that were given an order and did not confirm; they are asked again
+        self._saving, self._patience_seconds = Background(self._save), patience_seconds
         self._record, self._announce, self._keep = record, announce, keep
         self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
         self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
         self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
         self._written: object = self._known  # what was known when a file last held all of it
+        self._confirmed = self._known  # what all workers know
+        self._damage: str | None = None  # what is wrong with the file that is there
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
@@ -127,9 +143,10 @@ class Controls:
         _make_files(self.path, self._lock_path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
         self.follow()
+        self._confirmed = self._known  # they have read the file, too
 
     def follow(self) -> None:
-        """Do what `refresh` does, and write what could not be written before. It may wait for another process.
+        """Do what `refresh` does, and have written, and known to all workers, what could not be before.
 
         What cannot be written still is tried again with the next call; `unsaved` says why.
 
@@ -138,33 +155,51 @@ class Controls:
         """
         self.refresh()
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
-        if self._written is not self._known or self.reserved is not None or is_due:
-            self._save()
+        if self.unconfirmed:
+            self._tell_workers()
+        if self._written is not self._known or self.reserved is not None or self._damage is not None or is_due:
+            self._have_saved(0.0)
 
     def refresh(self, has_changed: bool = False) -> None:
         """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
 
-        Overrides whose time is over are lifted. No process is waited for.
+        Overrides whose time is over are lifted, whatever becomes of the file. No process is waited for.
 
         Raises:
             ArtifactError: when the file cannot be read; what is in force goes on.
         """
         with self._lock:
-            stamp = self._look()
-            if has_changed or stamp != self._stamp:
-                self._follow(self._read())
-                self._stamp = stamp
-            if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
-                self._lapse()
+            try:
+                stamp = self._look()
+                if has_changed or stamp != self._stamp:
+                    self._follow(self._read())
+                    self._stamp = stamp
+            finally:
+                if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
+                    self._lapse()
+
+    def take(self, given: SavedControls) -> SavedControls:
+        """Have in force what another worker was ordered, and put it on record; returns all that is known here. No disk
+        is waited for: `follow` sees to it that a file holds it.
+        """
+        with self._lock:
+            self._join(given)
+            return self._to_save()
+
+    def ask_workers(self) -> None:
+        """Have in force what the other workers know, as far as they answer: a file may not hold all of it."""
+        for known in self.hand_over(SavedControls()).values():
+            if known is not None:
+                self.take(known)
 
     def exchange(self, database: "LoomDB") -> None:
         """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
 
         Raises:
-            ArtifactError: when the file cannot be read; what is in force goes on.
             ServiceError: when the database fails; what is in force goes on.
         """
-        self.refresh()
+        with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
+            self.refresh()
         num_revisions, mine = database.num_controls(self.policy), self._known
         is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
@@ -187,7 +222,7 @@ class Controls:
             is_settled = self._known is mine and failure is None
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
-        self._save()
+        self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
 
@@ -208,10 +243,11 @@ class Controls:
     def set_override(self, override: Override, actor: str) -> None:
         """Put an override in force; it replaces the former one of the same agent (or of all).
 
-        It is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        It is in force here at once, and then at the other workers, also where the disk takes no file: `unsaved` or
+        `reserved` says why, `unconfirmed` which worker does not answer.
         """
         self._set(override_name(override.agent_id), override, actor, override.reason)
-        self._save()
+        self._keep_orders()
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
         """Lift one override, or all (None); returns those lifted. They are lifted here at once, as `set_override` puts
@@ -228,7 +264,7 @@ class Controls:
             raise ConfigError(f"no override {override_id!r}; in force: {known}")
         for override in lifted:
             self._set(override_name(override.agent_id), None, actor, reason)
-        self._save()
+        self._keep_orders()
         return lifted
 
     def set_plan(self, plan: Plan, actor: str, revision: int | None = None) -> Plan:
@@ -247,6 +283,7 @@ class Controls:
                     raise ConfigError(f"the {PLAN} was changed meanwhile: its revision is {known}; read it again")
                 dealt = plan.dealt_after(self.orders.plan)
                 self._set(PLAN, dealt, actor, plan.reason)
+            self._tell_workers()
             self._keep_record()
             try:
                 self._save_alone()
@@ -258,10 +295,10 @@ class Controls:
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
         """Turn the kill switch on, or off (None).
 
-        That is in force here at once, also where the disk takes no file: then `unsaved` or `reserved` says why.
+        That is in force here at once, and then at the other workers, as an override is.
         """
         self._set(KILL_SWITCH, switch, actor, reason)
-        self._save()
+        self._keep_orders()
 
     # --- in memory --------------------------------------------------------------------------------------------------
 
@@ -334,6 +371,30 @@ class Controls:
             for _, one in _ending(self._known)
         }
 
+    # --- at the other workers ---------------------------------------------------------------------------------------
+
+    def _keep_orders(self) -> None:
+        """Have what is in force here be so at the other workers, and then a disk hold it."""
+        self._tell_workers()
+        self._have_saved(self._patience_seconds)
+
+    def _tell_workers(self) -> None:
+        """Give them what not all of them have confirmed; take what they know."""
+        known = self._known
+        news = [one for name, orders in known.items() if self._confirmed.get(name) is not orders for one in orders]
+        with self._lock:
+            given = self._to_save().model_copy(update={"controls": news})
+        answers = self.hand_over(given)
+        for answer in answers.values():
+            if answer is not None:
+                self.take(answer)
+        unconfirmed = [index for index, answer in answers.items() if answer is None]
+        if unconfirmed and unconfirmed != self.unconfirmed:
+            log.error("workers %s have not confirmed what was ordered; they are asked again", unconfirmed)
+        self.unconfirmed = unconfirmed
+        if not unconfirmed:
+            self._confirmed = known
+
     # --- on the disk ------------------------------------------------------------------------------------------------
 
     def _look_again(self) -> None:
@@ -346,17 +407,34 @@ class Controls:
 
     def _follow(self, found: SavedControls) -> None:
         """Join what the files say with what is known here."""
+        self._join(found)
+        self._written = self._known if self._known_orders() == found.controls else None
+
+    def _join(self, found: SavedControls) -> None:
         for override_id, countdown in found.countdowns.items():
             left = countdown.seconds_left
             self._countdowns.setdefault(override_id, Countdown.of(left))
         self._put_in_force(found.controls)
         self._count_down()
-        if self._known_orders() == found.controls:
-            self._written = self._known
+
+    def _to_save(self) -> SavedControls:
+        return SavedControls(
+            controls=self._known_orders(),
+            countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
+        )
 
     def _known_orders(self) -> list[Control]:
         """All that are known and not replaced, by name."""
         return [one for name in sorted(self._known) for one in self._known[name]]
+
+    def _have_saved(self, seconds: float | None) -> None:
+        """Have what stands written; who has patience waits so long at most, and is told where that is too short."""
+        if self._patience_seconds is None:
+            self._save()
+        elif not self._saving.ask(seconds or 0.0) and seconds:
+            with self._lock:
+                if self._written is not self._known and self.unsaved is None:
+                    self._report(f"{self.path} is not written after {seconds:g} s; see who holds it, or the disk")
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
@@ -373,24 +451,23 @@ class Controls:
         found = self._read()
         with self._lock:
             self._follow(found)
-            known = self._known
-            wanted = SavedControls(
-                controls=self._known_orders(),
-                countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
-            )
+            known, wanted = self._known, self._to_save()
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if wanted.controls != found.controls or self.reserved is not None or is_due:
+        if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
             self._write(wanted)
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._stamp, self._kept = known, None, self._look(), time.monotonic()
 
     def _write(self, wanted: SavedControls) -> None:
-        """To the file; where that cannot be, to the room that is reserved, what is not in the file.
+        """To the file, with a damaged one set aside; where that cannot be, to the room that is reserved, what is not in
+        the file.
 
         Raises:
             ArtifactError: when neither takes it.
         """
         try:
+            if self._damage is not None:
+                self._set_aside(self._damage)
             wanted.write(self.path)
         except ArtifactError as error:
             in_file = self._read_file().controls
@@ -430,7 +507,7 @@ class Controls:
             raise
 
     def _read(self) -> SavedControls:
-        """What stands in the file and in the reserve.
+        """What stands in the file and in the reserve; of a damaged file nothing.
 
         Raises:
             ArtifactError: naming what cannot be read.
@@ -443,12 +520,33 @@ class Controls:
 
     def _read_file(self) -> SavedControls:
         if self._stat() is None:
+            self._damage = None
             return SavedControls()
-        found = SavedControls.read(self.path)
+        try:
+            found, damage = SavedControls.model_validate(json.loads(self.path.read_bytes())), None
+        except _DAMAGES as error:
+            found, damage = SavedControls(countdowns={}), on_one_line(f"{self.path} is damaged: {error}")[:_MAX_REASON]
+        except OSError as error:
+            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+        self._damage = damage
         if not found.is_from_before_countdowns:
             return found
         left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(found.controls))}
         return found.model_copy(update={"countdowns": left})
+
+    def _set_aside(self, damage: str) -> None:
+        """Keep the damaged file under another name; with the file locked.
+
+        Raises:
+            ArtifactError: when it cannot be renamed.
+        """
+        aside = next(path for number in count(1) if not (path := Path(f"{self.path}.damaged-{number}")).exists())
+        try:
+            self.path.rename(aside)
+        except OSError as error:
+            raise ArtifactError(f"{damage}; it cannot be set aside: {error.strerror}") from error
+        self.damaged, self._damage = f"{damage}; it is kept as {aside.name}", None
+        log.error("%s", self.damaged)
 
     def _read_reserve(self) -> SavedControls:
         text = self._reserve.read()

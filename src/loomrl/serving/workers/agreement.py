@@ -1,6 +1,6 @@
 """What the workers of one port agree on, in memory they share: who is champion, and that something changed.
 
-A mapped file. Its first word, the revision, grows whenever something must be in force at all workers at once: people's
+Mapped memory. Its first word, the revision, grows whenever something must be in force at all workers at once: people's
 orders, a quarantine, another champion. Who answers a request looks at that one word, and catches up where it moved.
 
 A champion is changed by all workers together. Each votes for the version that it would take and has loaded; the last

@@ -1,13 +1,18 @@
 """The other workers of a port, asked over their Unix sockets with requests as they came."""
 
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
+from socket import AF_UNIX, socket
+
 import httpx
 
-from loomrl.serving.workers.address import WorkerAddress, socket_folder, socket_path
+from loomrl.serving.workers.address import MAX_WORKERS, WorkerAddress, socket_folder, socket_path
 from loomrl.system.http.asgi import Response, Scope
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.trust import trusted
 
-ENSURE = "/workers/versions"  # a route that workers alone ask
+ENSURE, ORDERS = "/workers/versions", "/workers/orders"  # routes that workers alone ask
 _IDLE_SECONDS = 2.0  # a connection is kept; uvicorn closes those that are idle for 5 s
 _NOT_SENT_ON = (
     b"connection",
@@ -21,10 +26,11 @@ _NOT_SENT_BACK = ("connection", "content-length", "content-type", "transfer-enco
 
 
 class PeerClient:
-    """Sends requests to the other workers of this port; used in the event loop alone."""
+    """Sends requests to the other workers of this port; but for `tell` used in the event loop alone."""
 
     def __init__(self, address: WorkerAddress) -> None:
         folder, limits = socket_folder(address.folder), httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
+        self._folder = folder
         self._clients = {
             index: httpx.AsyncClient(
                 transport=httpx.AsyncHTTPTransport(
@@ -55,6 +61,27 @@ class PeerClient:
             ) from error
         told = {name: value for name, value in answer.headers.items() if name not in _NOT_SENT_BACK}
         return Response(answer.content, answer.status_code, answer.headers["content-type"].encode(), told)
+
+    def tell(self, workers: Iterable[int], path: str, body: bytes, timeout_seconds: float) -> dict[int, bytes | None]:
+        """What each of these workers answers to a POST of JSON, sent to all of them at once; None for one that does not
+        in time, or refuses. In any thread: it needs no event loop, which may be busy.
+        """
+
+        def told(index: int) -> bytes | None:
+            connection = HTTPConnection("localhost", timeout=timeout_seconds)
+            try:
+                with socket(AF_UNIX) as connection.sock:
+                    connection.sock.settimeout(timeout_seconds)
+                    connection.sock.connect(socket_path(self._folder, index))
+                    connection.request("POST", path, body, {"Content-Type": "application/json"})
+                    answer = connection.getresponse()
+                    return answer.read() if answer.status < 400 else None
+            except (OSError, HTTPException):
+                return None
+
+        with ThreadPoolExecutor(MAX_WORKERS) as threads:
+            asked = {index: threads.submit(told, index) for index in workers}
+        return {index: answer.result() for index, answer in asked.items()}
 
 
 def is_from_peer(scope: Scope) -> bool:

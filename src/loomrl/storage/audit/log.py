@@ -31,6 +31,7 @@ from loomrl.system.names import checked_name
 from loomrl.system.security.encryption import keyring
 
 log = logging.getLogger(__name__)
+_HANG_SECONDS, _STILL_SECONDS = 2.0, 0.05  # that another writer is waited for; where the last one was in vain
 _LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
@@ -109,16 +110,18 @@ class AuditLog:
         self._handle, self._size, self._path, self.segment = -1, 0, self.folder, ""
         self._num_durable_bytes, self._lost = 0, False  # of this segment; whether its last sync failed
         self._torn = False  # bytes of a record that was not written whole lie at the end
+        self._hangs = False  # whether another writer was waited for in vain
         self._begun = False  # whether the record that opens this segment is written, or waits
         self._reserve: Reserve | None = None
+        self._queued: list[dict[str, Any]] = []  # records of orders, that come before whatever is written next
         self._waiting = b""  # lines that follow the last one of the segment, for which there was no room
         self._kept = b""  # what the reserve holds: those, as soon as the disk has taken them
         self._unkept: str | None = None  # why it does not
         try:
             self._reserve = Reserve(self.folder / RESERVE) if reserves else None
             self.repaired = repair(self.folder)
-            self._sequence, self._digest = last_record(self.folder)
-            self._last_segment = next((path.stem for path in reversed(_written_segments(self.folder))), "")
+            last_segment = next((path.stem for path in reversed(_written_segments(self.folder))), "")
+            self._head = last_segment, *last_record(self.folder)  # of the last record: also its sequence and hash
             self._num_in_log = self._sequence + 1  # records; what waits follows them
             self._recall_waiting()
             self.durable_sequence = self._sequence  # everything up to this record is on the disk
@@ -135,9 +138,14 @@ class AuditLog:
 
     @property
     def head(self) -> ChainHead:
-        """The chain's head: server, segment, sequence and hash of the last record, one that waits for room included."""
-        with self._lock:
-            return ChainHead(self.server, self._last_segment, self._sequence, self._digest)
+        """The chain's head: server, segment, sequence and hash of the last record, one that waits for room included.
+        No writer is waited for: a disk may hang.
+        """
+        return ChainHead(self.server, *self._head)
+
+    @property
+    def _sequence(self) -> int:
+        return self._head[1]
 
     @property
     def is_durable(self) -> bool:
@@ -150,39 +158,46 @@ class AuditLog:
         A record with a `decision_id` of None gets one; each gets its `sequence`, in place.
 
         Raises:
-            AuditUnwritable: when not all bytes could be written, or the log is closed; the chain then stands where it
-                stood.
+            AuditUnwritable: when not all bytes could be written, the log is closed, or the disk keeps another writer
+                waiting; the chain then stands where it stood.
         """
         if self._is_segment_due():
             with self._syncing, self._lock:
                 if self._is_segment_due():
                     self._open_segment()
-        with self._lock:
+        if not self._lock.acquire(timeout=_STILL_SECONDS if self._hangs else _HANG_SECONDS):
+            self._hangs = True
+            raise AuditUnwritable(f"{self._path}: the disk hangs; check it", full=False)
+        self._hangs = False
+        try:
             return self._write(records)
+        finally:
+            self._lock.release()
 
-    def append_order(self, records: Sequence[dict[str, Any]], keep: bool = True) -> list[int]:
+    def append_order(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Write records of what a person ordered. Where the log takes none they are kept in the reserve, linked into
         the chain like any other, and stand in the log before whatever it takes next.
 
         Returns their sequence numbers, which they keep wherever they wait. Nothing is raised: where the reserve fails,
-        too, they are kept in memory, and the server's log says so. Without `keep` the disk is not waited for, and the
-        reserve gets them with the next `keep_orders` or `sync`.
+        too, they are kept in memory, and the server's log says so.
         """
-        try:
-            sequences = self.append(records)
-        except AuditUnwritable as error:
-            with self._lock:
-                sequences = self._wait(records)
-            log.error("records of orders wait for room: %s", error)
-        if keep:
-            self.keep_orders()
+        sequences = self._append_or_wait(records)
+        self.keep_orders()
         return sequences
 
+    def queue_order(self, records: Sequence[dict[str, Any]]) -> None:
+        """Have records of what a person ordered stand before whatever is written from now on. Nothing is waited for:
+        they are written with that, or with the next `keep_orders` or `sync`, as `append_order` writes them.
+        """
+        self._queued += records
+
     def keep_orders(self) -> None:
-        """Have the reserve hold the records that wait for room. Costs nothing where none do, or it does.
+        """Write the records of orders that are queued, and have the reserve hold those that wait for room. Costs
+        nothing where there are none.
 
         Nothing is raised: where the disk does not take them, the server's log says so.
         """
+        self._write_queued()
         if self._waiting and self._waiting != self._kept:
             try:
                 self.sync()
@@ -194,12 +209,25 @@ class AuditLog:
         """Bytes of the records of orders that the log has no room for yet; 0 where none wait."""
         return len(self._waiting)
 
+    def _write_queued(self) -> None:
+        if self._queued:
+            self._append_or_wait(())
+
+    def _append_or_wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
+        try:
+            return self.append(records)
+        except AuditUnwritable as error:
+            log.error("records of orders wait for room: %s", error)
+            with self._lock:
+                return self._wait(records)
+
     def sync(self) -> None:
-        """Make everything appended durable. Costs nothing when nothing was.
+        """Make everything appended or queued durable. Costs nothing when nothing was.
 
         Raises:
             NotDurable: when the disk did not take it; the next call tries again.
         """
+        self._write_queued()
         with self._syncing:
             with self._lock:
                 size, sequence, num_in_log, waiting = self._size, self._sequence, self._num_in_log, self._waiting
@@ -314,17 +342,23 @@ class AuditLog:
             return
         self._kept = self._reserve.read()
         for line, kept in waiting_records(self.folder):
-            if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._digest:
+            if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._head[2]:
                 self._waiting += line
-                self._sequence, self._digest = int(kept["sequence"]), str(kept["hash"])
-                self._last_segment = str(kept.get("segment", "")) if kept["kind"] == "open" else self._last_segment
+                segment = str(kept.get("segment", "")) if kept["kind"] == "open" else self._head[0]
+                self._head = segment, int(kept["sequence"]), str(kept["hash"])
 
     def _wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Link records into the chain for which the log has no room."""
-        first = self._sequence + 1
-        data, self._sequence, self._digest = self._sealed(records)
-        self._waiting, self._begun, self._last_segment = self._waiting + data, True, self.segment
-        return list(range(first, self._sequence + 1))
+        queued = list(self._queued)
+        data, sequence, digest = self._sealed((*queued, *records))
+        self._waiting += data
+        return self._go_on(sequence, digest, len(queued), len(records))
+
+    def _go_on(self, sequence: int, digest: str, num_queued: int, num_records: int) -> list[int]:
+        """The chain has come so far; returns the sequence numbers of its last records."""
+        del self._queued[:num_queued]
+        self._begun, self._head = True, (self.segment, sequence, digest)
+        return list(range(sequence - num_records + 1, sequence + 1))
 
     def _fill_reserve(self, waiting: bytes) -> None:
         """Have it hold what waits, and nothing else."""
@@ -345,17 +379,17 @@ class AuditLog:
 
     def _write(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Whatever waits for room, what opens the segment, and these: all of it or nothing."""
-        data, sequence, digest = self._sealed(records)
+        queued = list(self._queued)
+        data, sequence, digest = self._sealed((*queued, *records))
         if self._waiting or data:
             self._write_whole(self._waiting + data)
-        self._waiting, self._begun, self._num_in_log = b"", True, sequence + 1
-        self._sequence, self._digest, self._last_segment = sequence, digest, self.segment
-        return list(range(sequence - len(records) + 1, sequence + 1))
+        self._waiting, self._num_in_log = b"", sequence + 1
+        return self._go_on(sequence, digest, len(queued), len(records))
 
     def _sealed(self, records: Sequence[dict[str, Any]]) -> tuple[bytes, int, str]:
         """The lines of records as they follow in the chain, behind what opens the segment where that is not written;
         and the sequence and digest of the last."""
-        sequence, digest, lines = self._sequence, self._digest, []
+        (_, sequence, digest), lines = self._head, []
         for entry in records if self._begun else (self._first, *records):
             sequence += 1
             entry["sequence"] = sequence

@@ -1,0 +1,170 @@
+"""A person's order is in force at all workers when it is answered, also where nothing can be written."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+from loomrl.cli.main import app
+from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.process import ServerProcess
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.verification import verify_chain
+from tests.serving.test_locked_databases import locked
+from tests.support.inside import wait_for
+from tests.support.loop_disk import loop_disk
+from tests.support.policies import OBSERVATIONS, discrete_folder
+from tests.support.several_workers import connected, pids
+
+OBS = OBSERVATIONS[0].tolist()
+BY = {"person": "Ada", "reason": "a fault"}
+ANSWERED_SECONDS = 8.0  # who waits for a lock that is held waits for ten
+
+
+@contextmanager
+def two_workers(home: Path, folder: Path) -> Iterator[tuple[ServerProcess, list[PolicyClient]]]:
+    """A server with a fallback, and a client at each of its workers; both decide."""
+    options = {"workers": 2, "rate": 1e6, "environment": {"LOOMRL_HOME": str(home)}}
+    with ServerProcess("cartpole", champion_folder=folder, **options) as server, ExitStack() as stack:
+        each = [stack.enter_context(connected(server, worker)) for worker in range(2)]
+        each[0].set_plan(fallback={"action": 0}, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["champion"] * 2)
+        yield server, each
+
+
+@contextmanager
+def nothing_can_be_written(home: Path) -> Iterator[None]:
+    """Another process holds the file of orders, and LoomDB is locked."""
+    with FileLock(home / "controls" / "cartpole.json.lock"), locked(home / "loom.db"):
+        yield
+
+
+def role(client: PolicyClient, agent_id: str = "a") -> str:
+    """Who decides; the status where nothing is decided."""
+    try:
+        return client.decide(agent_id, OBS).role
+    except Refused as refused:
+        return str(refused.status)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return discrete_folder(tmp_path / "champion")
+
+
+def test_where_no_file_and_no_database_can_be_written(loomrl_home: Path, folder: Path) -> None:
+    """A worker that is started again knows it, too; and what could not be written is, when it can be."""
+    with two_workers(loomrl_home, folder) as (server, each):
+        with nothing_can_be_written(loomrl_home):
+            began = time.monotonic()
+            each[0].set_kill_switch(True, **BY)
+            assert time.monotonic() - began < ANSWERED_SECONDS
+            assert [role(client) for client in each] == ["kill_switch"] * 2
+            each[1].set_override(action=1, agent_id="b", expires_in_seconds=3_600, **BY)
+            assert [role(client, "b") for client in each] == ["override"] * 2
+            assert each[0].status()["orders"]["unconfirmed"] == []
+            assert each[1].status()["orders"]["unsaved"] is not None
+            killed = pids(server)[1]
+            os.kill(killed, signal.SIGKILL)
+            wait_for(lambda: pids(server)[1] != killed)
+            with connected(server, 1) as another:
+                assert [role(another), role(another, "b")] == ["kill_switch", "override"]
+        wait_for(lambda: each[0].status()["orders"]["unsaved"] is None)
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: [role(client), role(client, "b")] == ["kill_switch", "override"])
+    for chain in (loomrl_home / "audit" / "cartpole").iterdir():
+        assert verify_chain(chain).intact
+        done = [entry["operation"] for entry in records("cartpole") if entry["kind"] == "operation"]
+        assert {"kill_switch", "override"} <= set(done)
+
+
+def test_a_worker_that_does_not_answer_is_named_and_told_when_it_does(loomrl_home: Path, folder: Path) -> None:
+    with two_workers(loomrl_home, folder) as (server, each), nothing_can_be_written(loomrl_home):
+        stopped = pids(server)[1]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            each[0].set_kill_switch(True, **BY)
+            assert time.monotonic() - began < ANSWERED_SECONDS
+            assert role(each[0]) == "kill_switch"
+            assert each[0].status()["orders"]["unconfirmed"] == [1]
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        wait_for(lambda: each[0].status()["orders"]["unconfirmed"] == [])
+        assert role(each[1]) == "kill_switch"
+
+
+def test_an_override_lapses_in_time_while_the_file_is_held(loomrl_home: Path, folder: Path) -> None:
+    with two_workers(loomrl_home, folder) as (_, each), nothing_can_be_written(loomrl_home):
+        began = time.monotonic()
+        each[0].set_override(action=1, agent_id="t", expires_in_seconds=1.0, **BY)
+        wait_for(lambda: [client.overrides() for client in each] == [[], []])
+        assert time.monotonic() - began < ANSWERED_SECONDS
+
+
+def test_on_a_disk_that_turned_read_only(tmp_path: Path, folder: Path) -> None:
+    """Nothing is decided there, for it could not be recorded; what is in force is shown."""
+    with loop_disk(tmp_path / "disk") as disk, two_workers(disk.folder / "home", folder) as (_, each):
+        disk.fail()
+        each[0].set_kill_switch(True, **BY)
+        each[1].set_override(action=1, agent_id="b", **BY)
+        for client in each:
+            assert client.plan()["kill_switch"] is not None
+            assert [one["agent_id"] for one in client.overrides()] == ["b"]
+
+
+def test_on_a_disk_that_hangs(tmp_path: Path, folder: Path) -> None:
+    """Who was asked after the order is not decided for by the champion; the order is kept when the disk goes on."""
+    with loop_disk(tmp_path / "disk") as disk, two_workers(disk.folder / "home", folder) as (server, each):
+        disk.hang()
+        try:
+            each[0].set_kill_switch(True, **BY)
+            assert [client.plan()["kill_switch"] is not None for client in each] == [True, True]
+            decided: list[str] = []
+            asked = [threading.Thread(target=lambda c=client: decided.append(role(c))) for client in each]
+            for one in asked:
+                one.start()
+        finally:
+            disk.go_on()
+        for one in asked:
+            one.join()
+        assert set(decided) <= {"kill_switch", "503"}
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        wait_for(lambda: each[0].status()["orders"]["unsaved"] is None)
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: role(client) == "kill_switch")
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00garbage{"])
+def test_where_the_file_of_orders_is_damaged(loomrl_home: Path, folder: Path, damage: bytes) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        each[0].set_override(action=1, agent_id="t", expires_in_seconds=1.0, **BY)
+        path.write_bytes(damage)
+        each[0].set_kill_switch(True, **BY)
+        assert [role(client) for client in each] == ["kill_switch"] * 2
+        wait_for(lambda: [client.overrides() for client in each] == [[], []])  # its time is over
+        wait_for(lambda: any(one["orders"]["damaged"] for one in each[0].status()["workers"]))
+        each[0].set_kill_switch(False, **BY)
+        path.write_bytes(damage)
+        done = CliRunner().invoke(app, ["kill", "on", "--policy", "cartpole", "--reason", "a fault"])
+        assert done.exit_code == 0, done.output
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        server.stop()
+        path.write_bytes(damage)
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: role(client) == "kill_switch")  # LoomDB knows
+    assert len(list(path.parent.glob("cartpole.json.damaged-*"))) >= 2
+    assert any(entry["kind"] == "damaged" for entry in records("cartpole"))
