@@ -51,7 +51,7 @@ _READ_AT_START = (
     *("TZ", "LC_", "LANG"),
 )  # what the names of such variables begin with
 _READ_LATER = {"PYTHONBREAKPOINT"}  # Ray sets it in every process that joins a cluster
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT, _PYTHON = Path(__file__).resolve().parents[2], sys.executable  # a test may patch the latter
 _PR_SET_CHILD_SUBREAPER = 36  # of Linux, <sys/prctl.h>
 _MOST_BYTES, _MOST_HANDLES = 1 << 17, 32  # of a request
 _adopting = threading.Lock()  # whether orphans are adopted is said of the whole process
@@ -74,7 +74,7 @@ class ForkServer:
         """Whether a copy in this environment would do what the command does."""
         if not isinstance(command, list) or not all(isinstance(part, str) for part in command):
             return False
-        if command[:2] != [sys.executable, "-m"] or not set(command[2:3]) & set(self._modules):
+        if command[:2] != [_PYTHON, "-m"] or not set(command[2:3]) & set(self._modules):
             return False
         changed = {name for name, _ in without_startup_code(environment).items() ^ self._begun.items()}
         return not any(name.startswith(_READ_AT_START) for name in changed - _READ_LATER)
