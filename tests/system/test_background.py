@@ -38,3 +38,16 @@ def test_work_that_fails_is_logged_and_done_again(caplog: pytest.LogCaptureFixtu
     background = Background(work)
     assert [background.ask(PATIENCE), background.ask(PATIENCE)] == [True, True]
     assert len([entry for entry in caplog.records if entry.exc_info]) == 2
+
+
+def test_where_no_thread_can_be_had_the_next_call_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done = threading.Event()
+    background = Background(done.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert not background.ask(PATIENCE)
+    assert background.ask(PATIENCE)
+    assert done.is_set()

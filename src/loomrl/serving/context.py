@@ -203,6 +203,7 @@ class ServerContext:
         for thread in self._threads:
             thread.join(_left(deadline))
         self._attempt(self.decider.report_refusals)
+        self._attempt(lambda: self.controls.finish(max(_left(deadline), _KEPT_SECONDS)))
         last = threading.Thread(target=self._attempt, args=(self.anchor,), name="last anchor", daemon=True)
         last.start()
         last.join(max(_left(deadline), _LOOMDB_SECONDS))
@@ -424,7 +425,6 @@ class ServerContext:
             self.keeper.sync_error,
             self.controls.unsaved,
             self.controls.reserved,
-            self.controls.damaged,
         )
         return [
             *self.errors.values(),

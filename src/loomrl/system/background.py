@@ -18,13 +18,19 @@ class Background:
         self._is_at_work = False
 
     def ask(self, seconds: float) -> bool:
-        """Have the work done, from its beginning on; returns whether it was within so many seconds. Else it goes on."""
+        """Have the work done, from its beginning on; returns whether it was within so many seconds. Else it goes on, or
+        begins with the next call where no thread can be had.
+        """
         with self._changed:
             self._num_asked += 1
             number = self._num_asked
             if not self._is_at_work:
+                try:
+                    threading.Thread(target=self._go_on, name=self._work.__name__, daemon=True).start()
+                except RuntimeError as error:
+                    log.error("%s cannot begin: %s", self._work.__name__, error)
+                    return False
                 self._is_at_work = True
-                threading.Thread(target=self._go_on, name=self._work.__name__, daemon=True).start()
             return self._changed.wait_for(lambda: self._num_done >= number, seconds)
 
     def _go_on(self) -> None:

@@ -855,6 +855,44 @@ def test_a_damaged_file_is_set_aside_and_changes_nothing(loomrl_home: Path, dama
     assert len(list(controls.path.parent.glob("*.damaged-*"))) == 1
 
 
+def test_a_file_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> None:
+    """It is whole, and an older server does not know all that it says."""
+    controls = Controls("cartpole")
+    switched(controls, True)
+    newer = json.loads(controls.path.read_bytes()) | {"ranks": []}
+    controls.path.write_text(json.dumps(newer))
+    with pytest.raises(ArtifactError, match="holds what this LoomRL does not know; use the newer one"):
+        Controls("cartpole")
+    assert json.loads(controls.path.read_bytes()) == newer
+
+
+def test_what_a_silent_worker_knows_is_asked_for_again(loomrl_home: Path) -> None:
+    controls, answers = Controls("cartpole"), [None, SavedControls()]
+    controls.hand_over = lambda _: {1: answers.pop(0)}
+    controls.ask_workers()
+    assert controls.unconfirmed == [1]
+    controls.follow()
+    assert (controls.unconfirmed, answers) == ([], [])
+
+
+def test_what_is_not_said_to_be_written_is_found_to_be(loomrl_home: Path) -> None:
+    """Another process wrote it meanwhile."""
+    controls = Controls("cartpole")
+    switched(controls, True)
+    controls.unsaved = "the file was held"
+    controls.follow()
+    assert controls.unsaved is None
+
+
+def test_what_could_not_be_written_is_written_at_the_end(loomrl_home: Path) -> None:
+    controls = Controls("cartpole", patience_seconds=1e-9)
+    with FileLock(f"{controls.path}.lock"):
+        switched(controls, True)
+        assert controls.unsaved is not None
+    controls.finish(300.0)
+    assert [one.name for one in SavedControls.read(controls.path).controls] == ["kill_switch"]
+
+
 def test_whoever_starts_sets_a_damaged_file_aside(loomrl_home: Path) -> None:
     path = Controls("cartpole").path
     for number in (1, 2):

@@ -6,6 +6,7 @@ about the server is answered for all.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from loomrl.serving.workers.peers import ENSURE, ORDERS, PeerClient, is_from_pee
 from loomrl.system.http.asgi import Response, Scope, as_problem, header
 from loomrl.system.http.problems import Problem
 
+log = logging.getLogger(__name__)
 _ANSWER_SECONDS = 5.0  # for what one worker alone can answer: long enough for it to be started again
 _LOOK_SECONDS = 1.0  # for what is shown of all workers
 _ENSURE_SECONDS = 8.0  # for what an order names to be loaded: longer than a worker waits for that
@@ -94,11 +96,12 @@ class WorkerGroup:
         return not_loaded
 
     def _hand_over(self, orders: SavedControls) -> dict[int, SavedControls | None]:
-        answers = self._peers.tell(self._others, ORDERS, orders.to_bytes(), _ORDERS_SECONDS)
-        return {
-            index: None if answer is None else SavedControls.model_validate(orjson.loads(answer))
-            for index, answer in answers.items()
-        }
+        try:
+            answers = self._peers.tell(self._others, ORDERS, orders.to_bytes(), _ORDERS_SECONDS)
+        except RuntimeError as error:  # no thread can be had
+            log.error("the other workers cannot be told what was ordered: %s", error)
+            return dict.fromkeys(self._others)
+        return {index: _known_by(answer) for index, answer in answers.items()}
 
     # --- what belongs to one worker ------------------------------------------------------------------------------
 
@@ -234,3 +237,12 @@ def _join_of(path: str) -> "joining.Join | None":
     if path.startswith("/v2/models/") and path.endswith("/stats"):
         return joining.statistics
     return None
+
+
+def _known_by(answer: bytes | None) -> SavedControls | None:
+    """The orders that a worker says it knows; None where it says nothing that can be read."""
+    try:
+        return None if answer is None else SavedControls.model_validate(orjson.loads(answer))
+    except ValueError as error:
+        log.error("what another worker knows of orders cannot be read: %s", error)
+        return None

@@ -99,7 +99,8 @@ class Change:
 
 class Controls:
     """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh` or `take`, waits for
-    no disk that writes. Everything else may: with `patience_seconds` so long at most, while a thread goes on with it.
+    no disk that writes. Everything else may: with `patience_seconds` so long at most, while a thread goes on with it. A
+    plan alone waits for the file.
 
     `record` is told what is about to be in force, before it is, and waits for no disk either; `keep` has the disk take
     what was recorded. `announce` is called when the file has changed, before who changed it goes on. `hand_over`, once
@@ -129,6 +130,7 @@ class Controls:
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
         self._record, self._announce, self._keep = record, announce, keep
         self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
+        self._telling = threading.Lock()  # of what the other workers confirm; taken before the former
         self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
         self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
         self._written: object = self._known  # what was known when a file last held all of it
@@ -157,7 +159,8 @@ class Controls:
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         if self.unconfirmed:
             self._tell_workers()
-        if self._written is not self._known or self.reserved is not None or self._damage is not None or is_due:
+        fails = any(why is not None for why in (self.unsaved, self.reserved, self._damage))
+        if self._written is not self._known or fails or is_due:
             self._have_saved(0.0)
 
     def refresh(self, has_changed: bool = False) -> None:
@@ -187,10 +190,20 @@ class Controls:
             return self._to_save()
 
     def ask_workers(self) -> None:
-        """Have in force what the other workers know, as far as they answer: a file may not hold all of it."""
-        for known in self.hand_over(SavedControls()).values():
+        """Have in force what the other workers know: a file may not hold all of it. Who does not answer is asked again
+        by `follow`.
+        """
+        answers = self.hand_over(SavedControls())
+        for known in answers.values():
             if known is not None:
                 self.take(known)
+        if silent := [index for index, known in answers.items() if known is None]:
+            self.unconfirmed, self._confirmed = silent, {}
+
+    def finish(self, seconds: float) -> None:
+        """Have written, before this process ends, what could not be before; waits so many seconds at most."""
+        if self._written is not self._known:
+            self._have_saved(seconds)
 
     def exchange(self, database: "LoomDB") -> None:
         """Have LoomDB number what was ordered here, and take what was ordered elsewhere; mostly it is one query.
@@ -380,20 +393,21 @@ class Controls:
 
     def _tell_workers(self) -> None:
         """Give them what not all of them have confirmed; take what they know."""
-        known = self._known
-        news = [one for name, orders in known.items() if self._confirmed.get(name) is not orders for one in orders]
-        with self._lock:
-            given = self._to_save().model_copy(update={"controls": news})
-        answers = self.hand_over(given)
-        for answer in answers.values():
-            if answer is not None:
-                self.take(answer)
-        unconfirmed = [index for index, answer in answers.items() if answer is None]
-        if unconfirmed and unconfirmed != self.unconfirmed:
-            log.error("workers %s have not confirmed what was ordered; they are asked again", unconfirmed)
-        self.unconfirmed = unconfirmed
-        if not unconfirmed:
-            self._confirmed = known
+        with self._telling:  # one after the other: what was confirmed is what was known last
+            known = self._known
+            news = [one for name, orders in known.items() if self._confirmed.get(name) is not orders for one in orders]
+            with self._lock:
+                given = self._to_save().model_copy(update={"controls": news})
+            answers = self.hand_over(given)
+            for answer in answers.values():
+                if answer is not None:
+                    self.take(answer)
+            unconfirmed = [index for index, answer in answers.items() if answer is None]
+            if unconfirmed and unconfirmed != self.unconfirmed:
+                log.error("workers %s have not confirmed what was ordered; they are asked again", unconfirmed)
+            self.unconfirmed = unconfirmed
+            if not unconfirmed:
+                self._confirmed = known
 
     # --- on the disk ------------------------------------------------------------------------------------------------
 
@@ -525,6 +539,8 @@ class Controls:
         try:
             found, damage = SavedControls.model_validate(json.loads(self.path.read_bytes())), None
         except _DAMAGES as error:
+            if isinstance(error, ValidationError) and {one["type"] for one in error.errors()} == {"extra_forbidden"}:
+                raise ArtifactError(f"{self.path} holds what this LoomRL does not know; use the newer one") from error
             found, damage = SavedControls(countdowns={}), on_one_line(f"{self.path} is damaged: {error}")[:_MAX_REASON]
         except OSError as error:
             raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error

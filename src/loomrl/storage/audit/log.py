@@ -31,7 +31,7 @@ from loomrl.system.names import checked_name
 from loomrl.system.security.encryption import keyring
 
 log = logging.getLogger(__name__)
-_HANG_SECONDS, _STILL_SECONDS = 2.0, 0.05  # that another writer is waited for; where the last one was in vain
+_HANG_SECONDS, _STILL_SECONDS = 2.0, 0.01  # that another writer is waited for; where the last one was in vain
 _LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
@@ -217,7 +217,9 @@ class AuditLog:
         try:
             return self.append(records)
         except AuditUnwritable as error:
-            log.error("records of orders wait for room: %s", error)
+            if not self._owner.is_locked:  # closed
+                return []
+            log.error("records of orders wait: %s", error)
             with self._lock:
                 return self._wait(records)
 
