@@ -260,15 +260,15 @@ class ServerContext:
         return self.controls.versions() | ({champion} if champion else set())
 
     def follow_orders(self) -> None:
-        """Put in force what people set on this host. Waits for no database, no registry and no download, and until no
-        file is written. That a damaged one was set aside stands on record.
+        """Put in force what people set on this host. Waits for no database, no registry, no download, and for no file
+        to be written. That a damaged one was set aside stands on record.
 
         Raises:
             ArtifactError: when the file of orders cannot be read; what is in force goes on.
         """
         self.controls.follow()
         if (damaged := self.controls.damaged) is not None and damaged != self._damaged:
-            self.audit.append_order([record("damaged", policy=self.settings.policy, reason=damaged)])
+            self.audit.queue_order([record("damaged", policy=self.settings.policy, reason=damaged)])
             self._damaged = damaged
 
     def follow_quarantine(self) -> None:

@@ -27,12 +27,12 @@ _WORD = 8
 
 
 class Agreement:
-    """The file, mapped into memory, by which the workers of one port agree: a revision, the champion, and each one's
+    """What the workers of one port map into their memory to agree: a revision, the champion, and each one's
     vote, connections and last sign of life. Safe to use from several processes and threads; what a process that was
     killed held is free again.
 
     Raises:
-        ArtifactError: when there is no room for the file.
+        ArtifactError: when there is no room for it.
     """
 
     def __init__(self, path: Path, num_workers: int) -> None:
@@ -155,7 +155,7 @@ def reserve_all(handle: int, path: Path, num_bytes: int) -> None:
     try:
         os.posix_fallocate(handle, 0, num_bytes)
     except OSError as error:
-        raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space") from error
+        raise ArtifactError(f"{path} cannot be made: {error.strerror}; free some space or memory") from error
 
 
 def _mark(version: str) -> int:

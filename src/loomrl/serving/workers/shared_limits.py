@@ -20,16 +20,16 @@ _TOTAL = struct.Struct("=d")  # at the beginning: of the bucket of all agents
 _SLOTS = 8  # of a row; an agent has its bucket in one of the slots of one row
 _ROW = struct.Struct(f"={_SLOTS}Q{_SLOTS}d")  # hashed agents, 0 for a free slot; times
 _NUM_ROWS = 2**15
-LIMITS_BYTES = (1 + _NUM_ROWS) * _ROW.size
+_LIMITS_BYTES = (1 + _NUM_ROWS) * _ROW.size
 
 
 class SharedRateLimiter(RateLimiter):
-    """A `RateLimiter` over all processes that open the same file.
+    """A `RateLimiter` over all processes that map the same memory.
 
     Of more than eight agents in one row, a quarter of a million in all, the bucket that is full first is given up.
 
     Raises:
-        ArtifactError: when there is no room for the file.
+        ArtifactError: when there is no room for it.
         ConfigError: for a rate that is not above 0.
     """
 
@@ -43,8 +43,8 @@ class SharedRateLimiter(RateLimiter):
     ) -> None:
         super().__init__(rate, burst, total_rate, token_rate)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        reserve_all(self._handle, path, LIMITS_BYTES)
-        self._table = mmap.mmap(self._handle, LIMITS_BYTES)
+        reserve_all(self._handle, path, _LIMITS_BYTES)
+        self._table = mmap.mmap(self._handle, _LIMITS_BYTES)
 
     def take(self, agents: Sequence[str], holder: str = "") -> RateRefusal | None:
         """Take one token for each entry, and return None; or take none at all and return who must wait, and how long.
