@@ -57,7 +57,7 @@ _PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of 
 _STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
-_KEPT_SECONDS = 1.0  # that the answer to an order waits for files
+_WRITTEN_SECONDS = 1.0  # that the answer to an order waits for files
 _REPORT_SECONDS = 1.0
 _HISTORY_SECONDS = 1.0
 _EVENTS_SECONDS = 5.0
@@ -100,7 +100,7 @@ class ServerContext:
         self.keeper = AuditKeeper(self.audit)
         announce = None if self._agreement is None else self._agreement.announce
         self.controls = Controls(
-            settings.policy, self._record_controls, announce, self.audit.keep_orders, _KEPT_SECONDS
+            settings.policy, self._record_controls, announce, self.audit.keep_orders, _WRITTEN_SECONDS
         )
         self._damaged: str | None = None  # what is on record of a damaged file of orders
         self.quarantine = Quarantine(settings.policy, announce)
@@ -203,7 +203,7 @@ class ServerContext:
         for thread in self._threads:
             thread.join(_left(deadline))
         self._attempt(self.decider.report_refusals)
-        self._attempt(lambda: self.controls.finish(max(_left(deadline), _KEPT_SECONDS)))
+        self._attempt(lambda: self.controls.finish(max(_left(deadline), _WRITTEN_SECONDS)))
         last = threading.Thread(target=self._attempt, args=(self.anchor,), name="last anchor", daemon=True)
         last.start()
         last.join(max(_left(deadline), _LOOMDB_SECONDS))
