@@ -276,8 +276,10 @@ class PolicyServer:
 
     def _answer_all(self, waiting: Sequence[DecisionRequest]) -> list[Response]:
         """The responses to requests that came together, in their order; an error in one does not concern the others."""
-        responses: dict[int, Response] = {}
         kinds = [(request.route, type(request.requests.observations)) for request in waiting]
+        if kinds.count(kinds[0]) == len(kinds):
+            return list(map(self._reply, waiting, self._decided(waiting, kinds[0][0])))
+        responses: dict[int, Response] = {}
         for kind in dict.fromkeys(kinds):
             places, route = [place for place, one in enumerate(kinds) if one == kind], kind[0]
             alike = [waiting[place] for place in places]

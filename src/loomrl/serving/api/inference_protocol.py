@@ -5,7 +5,7 @@ Triton's, https://github.com/triton-inference-server/server, `docs/protocol`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,31 +162,38 @@ def infer_response(asked: Inference, part: RequestDecisions) -> Response:
     Raises:
         NotFinite: where a person named the action, other outputs are wanted, and the version is not loaded.
     """
-    policy, tensors = part.batch.policy, _tensors(part, asked.outputs)
-    written = [write_tensor(name, tensor, asked.outputs[name]) for name, tensor in tensors.items()]
+    policy, described, pieces = part.batch.policy, [], []
+    for name, tensor in _tensors(part, asked.outputs):
+        in_json, written = write_tensor(name, tensor, asked.outputs[name])
+        described.append(in_json)
+        if written is not None:
+            pieces.append(written)
     answer = {
         "model_name": policy.manifest.name,
         "model_version": policy.version,
         "parameters": {"decision_ids": part.joined_decision_ids()},
-        "outputs": [shown for shown, _ in written],
+        "outputs": described,
     }
     if asked.id is not None:
         answer["id"] = asked.id
     text = orjson.dumps(answer)
-    if not any(asked.outputs[name] for name in tensors):
+    if not pieces:
         return Response(text)
-    body = b"".join([text, *(data for _, data in written)])
+    body = b"".join([text, *pieces])
     return Response(body, content_type=b"application/octet-stream", headers={JSON_LENGTH: str(len(text))})
 
 
-def _tensors(part: RequestDecisions, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
+def _tensors(part: RequestDecisions, wanted: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
     """The outputs by name; `action` is what was decided, whoever decided it.
 
     Where a person named the action and the policy is not loaded, it has no others, and these are left out.
     """
     batch, some = part.batch, slice(part.start, part.stop)
     outputs = batch.outputs
-    if set(wanted) - {"action"} - outputs.keys():  # a person named the action
-        outputs = batch.policy.outputs(batch.observations) if batch.policy.is_loaded else {}
-    found = {**outputs, "action": batch.action}
-    return {name: found[name][some] for name in wanted if name in found}
+    if not outputs and any(name != "action" for name in wanted) and batch.policy.is_loaded:  # a person named it
+        outputs = batch.policy.outputs(batch.observations)
+    for name in wanted:
+        if name == "action":
+            yield name, batch.action[some]
+        elif name in outputs:
+            yield name, outputs[name][some]

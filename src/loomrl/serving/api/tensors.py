@@ -23,6 +23,7 @@ DATATYPES = {
 }  # fmt: skip
 _OF_DTYPE = {np.dtype(name): datatype for name, datatype in DATATYPES.items()}  # `dtype.name` costs microseconds
 _LENGTH = re.compile("[0-9]{1,18}")
+_WHOLE = {int}
 
 
 def split(body: bytes, header_length: str) -> tuple[bytes, bytes]:
@@ -89,19 +90,21 @@ def parameters_of(described: dict[str, Any], place: str) -> dict[str, Any]:
     return parameters
 
 
-def write_tensor(name: str, tensor: NDArray[Any], as_bytes: bool) -> tuple[dict[str, Any], bytes]:
-    """How a tensor is described in the JSON of an answer, and its bytes behind it; empty where its numbers are in the
+def write_tensor(name: str, tensor: NDArray[Any], as_bytes: bool) -> tuple[dict[str, Any], bytes | None]:
+    """How a tensor is described in the JSON of an answer, and its bytes behind it; None where its numbers are in the
     JSON.
     """
-    shown = {"name": name, "shape": list(tensor.shape), "datatype": _OF_DTYPE[tensor.dtype]}
+    shown: dict[str, Any] = {"name": name, "shape": tensor.shape, "datatype": _OF_DTYPE[tensor.dtype]}
     if not as_bytes:
-        return {**shown, "data": tensor.reshape(-1).tolist()}, b""
+        shown["data"] = tensor.ravel().tolist()
+        return shown, None
     written = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False).tobytes()
-    return {**shown, "parameters": {"binary_data_size": len(written)}}, written
+    shown["parameters"] = {"binary_data_size": len(written)}
+    return shown, written
 
 
 def _shape(shape: Any, row_shape: tuple[int, ...], place: str) -> tuple[int, ...]:
-    if not isinstance(shape, list) or set(map(type, shape)) - {int} or (shape and min(shape) < 0):
+    if not isinstance(shape, list) or not set(map(type, shape)) <= _WHOLE or (shape and min(shape) < 0):
         raise Problem(400, f"{place} needs a `shape` of whole numbers")
     if tuple(shape[1:]) != row_shape or not shape or shape[0] < 1:
         expected = ", ".join(["N", *map(str, row_shape)])

@@ -120,10 +120,11 @@ class RateLimiter:
         """
         now, total = time.monotonic(), len(agents)
         wanted = {agents[0]: total} if agents and agents.count(agents[0]) == total else Counter(agents)
-        found: list[tuple[TokenBucket, Who, int]] = [
-            (self._buckets.named(one, now), one, count) for one, count in wanted.items()
-        ]
-        found += [(bucket, who, total) for bucket, who in self._wide_buckets(holder, now)]
+        found: list[tuple[TokenBucket, Who, int]] = []
+        for one, count in wanted.items():
+            found.append((self._buckets.named(one, now), one, count))
+        for bucket, who in self._wide_buckets(holder, now):
+            found.append((bucket, who, total))
         for bucket, who, count in found:
             if bucket.fill(now) < count:
                 return self._refuse(bucket, who, count)
