@@ -172,3 +172,32 @@ def test_a_chain_goes_on_over_restarts() -> None:
         log.close()
     report = verify_chain(log.folder)
     assert (report.num_segments, report.num_records, report.intact) == (3, 6, True)
+
+
+def test_a_segment_that_is_being_synced_is_written_on_and_ended_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, begun, goes_on, sync = (
+        AuditLog("cartpole", segment_bytes=600),
+        threading.Event(),
+        threading.Event(),
+        os.fdatasync,
+    )
+    log.append([decision()])
+
+    def slow(handle: int) -> None:
+        begun.set()
+        assert goes_on.wait(120)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    syncing = threading.Thread(target=log.sync)
+    syncing.start()
+    assert begun.wait(120)
+    log.append([decision(), decision(), decision()])
+    log.append([decision()])  # past its size, and nothing waits
+    assert len(segments(log.folder)) == 1
+    goes_on.set()
+    syncing.join()
+    log.append([decision()])
+    assert len(segments(log.folder)) == 2
+    log.close()
+    assert not verify_chain(log.folder).findings

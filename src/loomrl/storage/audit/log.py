@@ -162,13 +162,8 @@ class AuditLog:
                 waiting; the chain then stands where it stood.
         """
         if self._is_segment_due():
-            with self._syncing, self._lock:
-                if self._is_segment_due():
-                    self._open_segment()
-        if not self._lock.acquire(timeout=_STILL_SECONDS if self._hangs else _HANG_SECONDS):
-            self._hangs = True
-            raise AuditUnwritable(f"{self._path}: the disk hangs; check it", full=False)
-        self._hangs = False
+            self._begin_segment()
+        self._acquire(self._lock)
         try:
             return self._write(records)
         finally:
@@ -279,8 +274,32 @@ class AuditLog:
             raise NotDurable(str(unwritable), unwritable.full) from error
         self._lost = False
 
+    def _acquire(self, lock: threading.Lock) -> None:
+        """Wait for another writer, but not for a disk that hangs."""
+        if not lock.acquire(timeout=_STILL_SECONDS if self._hangs else _HANG_SECONDS):
+            self._hangs = True
+            raise AuditUnwritable(f"{self._path}: the disk hangs; check it", full=False)
+        self._hangs = False
+
     def _is_segment_due(self) -> bool:
         return self._handle < 0 or self._size >= self.segment_bytes
+
+    def _begin_segment(self) -> None:
+        """Open the next segment, unless another writer has. While the one before is being synced it stays the one that
+        is written, however large."""
+        if self._handle < 0:
+            self._acquire(self._syncing)
+        elif not self._syncing.acquire(blocking=False):
+            return
+        try:
+            self._acquire(self._lock)
+            try:
+                if self._is_segment_due():
+                    self._open_segment()
+            finally:
+                self._lock.release()
+        finally:
+            self._syncing.release()
 
     def _name_segment(self) -> None:
         """Say which segment comes next, and what opens it; the file is made by `_open_segment`."""
