@@ -55,6 +55,16 @@ def test_limits_hold_row_by_row(rows: int) -> None:
     assert limits.broken(values)[0] == "a"
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_what_is_no_number_is_beyond_a_limit_wherever_it_stands(place: int) -> None:
+    limits = ComponentLimits([ComponentLimit("a", 1, -1.0, 1.0)], np.full(2, -np.inf), np.full(2, np.inf))
+    values = np.zeros((4, 2))
+    values[place] = np.nan
+    assert limits.broken(values) == {place: "a"}
+    values[place] = np.nan, 0.0  # where nothing is limited it is none of a limit's business
+    assert limits.outside(values) is None
+
+
 def test_bounds_are_rounded_inwards() -> None:
     """0.1 is no number of float32: the nearest one is above it."""
     low, high = float_limits(np.array([-0.1, 0.25]), np.array([0.1, 0.5]), np.float32)

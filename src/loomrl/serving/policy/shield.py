@@ -8,7 +8,7 @@ policy must not decide there at all. The look-up shield of a finite model is bes
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from math import isnan
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,15 +63,20 @@ class ComponentLimits:
                 raise ArtifactError(
                     f"{limit.name}: nothing satisfies it and the limits before it; export another policy"
                 )
-        self._ends = self.low.tolist(), self.high.tolist()
         self._columns = np.flatnonzero(np.isfinite(self.low) | np.isfinite(self.high))  # those with a limit
+        self._ends = [(column, float(self.low[column]), float(self.high[column])) for column in self._columns.tolist()]
 
     def outside(self, values: NDArray[Any]) -> NDArray[np.bool_] | None:
         """Which of (B, *shape) are beyond a limit, (B,); None where none is."""
         if values.size <= _SMALL:
-            ends = zip(values.ravel().tolist(), *map(cycle, self._ends), strict=False)
-            if all(low <= number <= high for number, low, high in ends):
-                return None
+            numbers = values.ravel().tolist()
+            for column, low, high in self._ends:
+                some = numbers[column :: len(self.low)]
+                if not (low <= min(some) and max(some) <= high):
+                    break
+            else:
+                if not isnan(sum(numbers)):  # `min` and `max` may pass over NaN
+                    return None
         limited = values.reshape(len(values), -1)[:, self._columns]
         within = (limited >= self.low[self._columns]) & (limited <= self.high[self._columns])  # NaN is beyond
         beyond = np.asarray(~within.all(axis=1))
