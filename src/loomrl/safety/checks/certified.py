@@ -77,10 +77,11 @@ def examine(context: Context, config: CertifiedConfig) -> list[Claim]:
 
 def scope(config: CertifiedConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
+    promises = {f"{NAME}.{prop.name}": _promised(prop) for prop in config.properties}
     return Scope(
         f"every observation of the region, by bounds over at most {config.max_boxes} boxes",
         "anything outside the region; what the rounding of float32 may change",
-        f"an observation of the region for which it is not so that {claim.statement.partition(', ')[2]}",
+        f"an observation of the region for which it is not so that {promises.get(claim.id, claim.statement)}",
     )
 
 
