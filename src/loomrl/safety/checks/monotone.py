@@ -103,7 +103,13 @@ def demands(context: Context, config: MonotoneConfig) -> dict[str, Demand]:
 
 def _demand(context: Context, prop: MonotonePropertyConfig) -> Demand:
     region = region_demand(prop.region, context.observation_space, refusal(NAME, "properties", prop.name))
-    return Demand((NAME, prop.sensor, prop.action, prop.direction), (*region, -prop.tolerance))
+    space = context.action_space
+    if not isinstance(space, spaces.Discrete):
+        return Demand((NAME, prop.sensor, prop.action, prop.direction), (*region, -prop.tolerance))
+    action, direction = prop.action - int(space.start), prop.direction
+    if space.n == 2 and action == 1:  # what keeps the one chosen is what keeps the other from it
+        action, direction = 0, "falling" if direction == "rising" else "rising"
+    return Demand((NAME, prop.sensor, action, direction), region)
 
 
 def _examine_property(
