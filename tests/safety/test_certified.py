@@ -44,6 +44,7 @@ def test_a_property_is_proved_or_refuted_with_an_observation_that_replays(good: 
     proved, refuted = claims["certified.follows_the_pole"], claims["certified.only_pushes_right"]
     assert (proved.verdict, refuted.verdict) == (Verdict.PROVED, Verdict.REFUTED)
     assert proved.statement.endswith("observation[3] in [0.5, 1.5], action 0 is not chosen")
+    assert proved.false_if.endswith("of the region for which it is not so that action 0 is not chosen")
     (example,) = read_json(tmp_path / "safety" / refuted.evidence[0].uri)["examples"]
     obs = np.array([example["observation"]], np.float32)
     assert load_policy(good.training)(obs).tolist() == [0]
@@ -91,6 +92,10 @@ def test_a_budget_that_is_too_small_leaves_it_open_and_blocks(good: Policy, tmp_
         ({"region": FALLING_RIGHT, "low": 0.0}, "need a continuous action"),
         ({"region": {"observation[0]": [1, 0]}, "never": [0]}, "low 1.0 is above high 0.0"),
         ({"region": {"position": [0, 1]}, "never": [0]}, "'position' is no component"),
+        (
+            {"region": {**FALLING_RIGHT, "observation[2]": [5, 12]}, "never": [0]},
+            "observation[2] in [5, 12] is outside the observation space, which ends at -0.418879 and 0.418879",
+        ),
         ({"region": FALLING_RIGHT}, "give `never`"),
         ({"region": FALLING_RIGHT, "never": [0], "high": 1.0}, "give `never`"),
     ],

@@ -235,6 +235,29 @@ def test_a_region_asks_for_less_than_a_larger_one() -> None:
     assert covered(monotone, config) == {"ab"}
 
 
+def test_of_two_actions_the_one_goes_as_the_other_goes_the_other_way() -> None:
+    """And a tolerance says nothing of a choice."""
+    response = {"region": {"observation[1]": [-0.5, 0.5]}, "sensor": "observation[1]"}
+    config = MonotoneConfig(
+        properties=[
+            {"name": "a", **response, "action": 6, "direction": "rising"},
+            {"name": "b", **response, "action": 5, "direction": "falling", "tolerance": 0.1},
+            {"name": "c", **response, "action": 5, "direction": "rising"},
+        ]
+    )
+    two = SimpleNamespace(observation_space=SPACES.observation_space, action_space=spaces.Discrete(2, start=5))
+    assert covered(monotone, config, two) == {"ab", "ba"}
+    three = SimpleNamespace(observation_space=SPACES.observation_space, action_space=spaces.Discrete(3, start=5))
+    assert covered(monotone, config, three) == set()
+
+
+def test_a_region_at_the_end_of_the_space_is_in_it() -> None:
+    """Its end is rounded as observations are."""
+    space = spaces.Box(-0.7, 0.7, (1,), np.float32)
+    config = CertifiedConfig(properties=[{"name": "a", "region": {"observation[0]": [0.7, 0.9]}, "never": [0]}])
+    certified.check_spaces(config, space, SPACES.action_space)
+
+
 def test_a_sensor_with_more_tolerance_asks_for_less() -> None:
     sensor = {"observation": "observation[0]", "truth": "x"}
     config = RewardHackingConfig(

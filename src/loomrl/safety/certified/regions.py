@@ -62,13 +62,19 @@ def box_of(region: Mapping[str, list[float]], space: Any, refused: Refused) -> t
 
     Raises:
         ConfigError: the one that `refused` makes, where the space is no vector of floats, lacks a component, or one has
-            no finite range.
+            no finite range, and where no observation of the space is in the region.
     """
     places = {place_of(component, space, refused): limits for component, limits in region.items()}
     if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or len(space.shape) != 1:
         raise refused(f"observations are {space}; a region is a box of a vector of floats")
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     for place, limits in places.items():
+        least, most = np.asarray(limits, space.dtype)  # rounded as observations are
+        if least > space.high[place] or most < space.low[place]:
+            raise refused(
+                f"region: observation[{place}] in [{exact(limits[0])}, {exact(limits[1])}] is outside the observation "
+                f"space, which ends at {low[place]:g} and {high[place]:g}; no observation is there"
+            )
         low[place], high[place] = limits
     for index in np.flatnonzero(~(np.isfinite(low) & np.isfinite(high))).tolist():
         raise refused(f"region: observation[{index}] has no finite range in the space; give one")
