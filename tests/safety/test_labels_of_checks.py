@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.finite.abstraction import Abstraction
+from loomrl.environment.finite.model import States
 from loomrl.errors import ConfigError
 from loomrl.safety.certified.choices import all_actions
 from loomrl.safety.checks import (
@@ -184,7 +185,19 @@ def covered(check: Any, config: Any, context: Any = SPACES) -> set[str]:
     return {one + other for one in found for other in found if one != other and found[one].covers(found[other])}
 
 
-def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps() -> None:
+STATES = States(
+    ("s",), np.array([[0], [1]]), frozenset(), np.array([1.0, 0.0]), {"crash": np.array([False, True])}, {"late": 20}
+)
+
+
+def covered_in_a_model(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> set[str]:
+    monkeypatch.setattr(model_checking, "_modelled", lambda _: SimpleNamespace(model=SimpleNamespace(states=STATES)))
+    config = ModelCheckingConfig(properties=[{"name": name, "property": text} for name, text in properties.items()])
+    return covered(model_checking, config, SimpleNamespace(policy=None, snapshot_folder=None))
+
+
+def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reach in any number of steps is one in infinitely many."""
     properties = {
         "a": 'P<=0.2 [ F<=20 "crash" ]',
         "b": 'P<=0.2  [ true U<=20 "crash" ]',  # the same
@@ -197,11 +210,24 @@ def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps() -> Non
         "i": 'P>=0.5 [ G !"crash" ]',
         "j": 'P>=0.4 [ G !"crash" ]',
         "k": 'P<=0.6 [ F "crash" ]',
+        "l": 'P>=0.1 [ F "crash" ]',
     }
-    config = ModelCheckingConfig(properties=[{"name": name, "property": text} for name, text in properties.items()])
-    assert covered(model_checking, config) == {"ab", "ba", "ac", "bc", "ad", "bd", "fg", "ij", "ik", "jk", "kj"} | {
-        f"e{name}" for name in "ijk"
+    shorter, longer = {"ab", "ba", "ac", "bc", "ad", "bd", "fg"}, {"ij", "ik", "jk", "kj", "fl", "gl"}
+    assert covered_in_a_model(monkeypatch, properties) == shorter | longer | {f"e{name}" for name in "abcdijk"}
+
+
+def test_properties_of_a_model_are_compared_by_what_their_words_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the states where a condition is so and by the numbers of terms, however they are written."""
+    alike = {
+        "a": 'P<=0.2 [ F<=20 "crash" ]',
+        "b": "P<=(2/10) [ F<=late s=1 ]",
+        "c": "P<=0.2 [ F<21 !(s<1) ]",
+        "d": "P<=0.2 [ !(s>0) U<=20 !(s=0) ]",
     }
+    pairs = {one + other for one in "abc" for other in "abc" if one != other}
+    assert covered_in_a_model(monkeypatch, alike) == pairs, "what is passed through is another word"
+    always = {"a": 'P>=0.5 [ !"crash" W false ]', "b": "P>=0.5 [ s=0 W s>1 ]", "c": 'P<=0.5 [ s=0 U "crash" ]'}
+    assert {"ab", "ba", "ac", "bc", "ca", "cb"} == covered_in_a_model(monkeypatch, always)
 
 
 def test_a_region_asks_for_less_than_a_larger_one() -> None:

@@ -3,6 +3,7 @@
 The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
 """
 
+import math
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from loomrl.environment.finite.model import States
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
@@ -100,47 +102,36 @@ def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 -
     )
 
 
-def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
-    """What each property asks for, by claim id."""
-    return {f"{NAME}.{prop.name}": _demand(_plain(_parsed(prop))) for prop in config.properties}
+def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:
+    """What each property asks for, by claim id; of a single one, and of those that are not examined, nothing."""
+    if len(config.properties) < 2 or is_recurrent(context.policy):
+        return {}
+    states = _modelled(context.snapshot_folder).model.states
+    return {f"{NAME}.{prop.name}": _demand(_parsed(prop), states) for prop in config.properties}
 
 
-def _demand(parsed: Expression) -> Demand:
-    """Of a limit on one P or R as much as its number says, and the steps of its F or U; of another formula itself."""
-    asked = next((one for one in parsed.args if isinstance(one, Expression) and one.op == "limit"), None)
-    if asked is None or asked.args[1].op != "number":
-        return Demand((NAME, parsed))
-    relation, limit = asked.args[0], float(asked.args[1].args[0])
-    is_upper = relation.startswith("<")
+def _demand(parsed: Expression, states: States) -> Demand:
+    """Of a limit on one P or R as much as its number says, and the steps of its path; of another formula itself."""
+    from loomrl.safety.model_checking.forms import as_until, plain
+
+    if parsed.op not in ("probability", "reward_value"):
+        return Demand((NAME, plain(parsed, states)))
+    *named, asked, path = parsed.args
+    path, is_missed = as_until(path)
+    relation, number = plain(asked, states).args
+    limit, is_upper = float(number.args[0]), relation.startswith("<")
     if relation in ("<", ">"):
         limit = float(np.nextafter(limit, -np.inf if is_upper else np.inf))
-    path = parsed.args[-1]
-    if path.op == "globally":  # it is always so where it is never otherwise
+    if is_missed:
         is_upper, limit = not is_upper, 1.0 - limit
-        steps, good = path.args
-        path = Expression("until", (Expression("true"), steps, _opposite(good)))
+    path = plain(path, states)
     numbers = [-limit if is_upper else limit]
-    if path.op == "until" and path.args[1] is not None and path.args[1].args[0] == "<=":
-        until, steps, goal = path.args
-        if steps.args[1].op == "number":  # more steps make it likelier
-            numbers.append(steps.args[1].args[0] if is_upper else -steps.args[1].args[0])
-            path = Expression("until", (until, Expression("steps"), goal))
-    return Demand(
-        (NAME, parsed.op, is_upper, *(one for one in parsed.args[:-1] if one is not asked), path), tuple(numbers)
-    )
-
-
-def _opposite(formula: Any) -> Any:
-    is_negated = isinstance(formula, Expression) and formula.op == "not_"
-    return formula.args[0] if is_negated else Expression("not_", (formula,))
-
-
-def _plain(parsed: Any) -> Any:
-    """A formula without the lines that its parts stand in, its F as a U."""
-    if not isinstance(parsed, Expression):
-        return parsed
-    args = tuple(_plain(one) for one in parsed.args)
-    return Expression("until", (Expression("true"), *args)) if parsed.op == "finally" else Expression(parsed.op, args)
+    if path.op == "until":  # more steps make it likelier, and without a number they are as many as it takes
+        through, steps, goal = path.args
+        num_steps = math.inf if steps is None else float(steps.args[1].args[0])
+        numbers.append(num_steps if is_upper else -num_steps)
+        path = Expression("until", (through, goal))
+    return Demand((NAME, parsed.op, is_upper, *named, path), tuple(numbers))
 
 
 def _statement(prop: ModelPropertyConfig) -> str:

@@ -114,7 +114,7 @@ class _Checker:
     def truth(self, formula: Expression) -> Truth:
         """Where a state formula holds."""
         op, args = formula.op, formula.args
-        if not _asks(formula):
+        if not asks(formula):
             return self._of_state(formula)
         if op == "not_":
             return ~self.truth(args[0])
@@ -217,11 +217,11 @@ _CONNECT: dict[str, Callable[[Truth, Truth], Truth]] = {
 }
 
 
-def _asks(formula: Expression) -> bool:
-    """Whether P or R is in it."""
+def asks(formula: Expression) -> bool:
+    """Whether P or R is in a formula."""
     if formula.op in ("probability", "reward_value"):
         return True
-    return any(_asks(arg) for arg in formula.args if isinstance(arg, Expression))
+    return any(asks(arg) for arg in formula.args if isinstance(arg, Expression))
 
 
 def _is_question(formula: Expression) -> bool:
