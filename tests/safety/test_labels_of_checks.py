@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -12,6 +13,7 @@ from gymnasium import spaces
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.finite.abstraction import Abstraction
 from loomrl.environment.finite.model import States
+from loomrl.environment.finite.of_environment import model_of
 from loomrl.errors import ConfigError
 from loomrl.safety.certified.choices import all_actions
 from loomrl.safety.checks import (
@@ -317,6 +319,34 @@ def test_a_property_that_cannot_be_decided_for_others_is_no_less_proved(monkeypa
     context: Any = SimpleNamespace(action_space=spaces.Discrete(2), rng=lambda _: np.random.default_rng(0))
     modelled: Any = SimpleNamespace(observations=np.arange(3), chain=lambda actions: actions)
     assert model_checking._label(context, prop, SimpleNamespace(relation="<=", limit=0.2), modelled) is None
+
+
+HOLES = '("terminated" & s!=63)'
+
+
+@pytest.mark.parametrize(
+    ("prop", "is_labelled"),
+    [
+        (f"P<=0.01 [ F {HOLES} ]", False),  # five moves do it, and one action everywhere, or one for each state, none
+        (f"P<=0.5 [ F<=5 {HOLES} ]", False),
+        (f"P<=0.5 [ F<=4 {HOLES} ]", True),  # none is so near
+        (f"P>=0.5 [ G !{HOLES} ]", False),
+        (f"P>0.5 [ !{HOLES} W s=63 ]", False),
+        ("!(P>0.9 [ F<=14 s=63 ])", False),  # by chance it is hardly met
+        ("P<0.5 [ F<=13 s=63 ]", True),
+        ("P<=0.5 [ X s=1 ]", False),
+        ('R{"reward"}<=0 [ C<=100 ]', False),
+        ('P<=0.5 [ F P>=0.5 [ X "terminated" ] ]', False),
+    ],
+)
+def test_a_property_of_a_model_that_other_actions_break_counts(prop: str, is_labelled: bool) -> None:
+    """Whoever acts: the frozen lake without slipping, whose nearest hole is five moves away."""
+    modelled = model_of(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False))
+    config = ModelCheckingConfig(properties=[{"name": "a", "property": prop}])
+    context: Any = SimpleNamespace(action_space=spaces.Discrete(4), rng=lambda _: np.random.default_rng(0))
+    answer = SimpleNamespace(relation=None, limit=None)
+    label = model_checking._label(context, config.properties[0], answer, modelled)
+    assert (label is not None and label.kind is LabelKind.NEVER_BROKEN) is is_labelled
 
 
 def test_some_action_must_be_left() -> None:

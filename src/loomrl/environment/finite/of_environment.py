@@ -42,6 +42,14 @@ class Modelled:
         """
         return self.model.chain(self._choices(np.asarray(actions))).reachable()
 
+    def at_random(self) -> Chain:
+        """The chain under a policy that takes each action alike in every state; its reachable part."""
+        model, size, count = self.model, len(self.model.states), len(self.model.action_names)
+        rows = np.repeat(np.arange(size), np.diff(model.row_start[model.choice_start]))
+        entries = _joined(rows, model.columns, model.probabilities / count, size, size)
+        rewards = {name: reward.reshape(size, count).mean(axis=1) for name, reward in model.rewards.items()}
+        return Chain(model.states, *entries, rewards).reachable()
+
     def behind(self, shield: Shield) -> "Modelled":
         """The model in which every action does what is taken in its place behind a shield.
 

@@ -1,0 +1,52 @@
+"""Actions that are there to break a property, in a model whose best and worst ones are seen at a glance."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from loomrl.environment.finite.of_environment import Modelled, model_of
+from loomrl.environment.finite.prism.syntax import read_property
+from loomrl.safety.model_checking.pctl import check
+from loomrl.safety.model_checking.spoilers import spoilers
+
+
+@pytest.fixture(scope="module")
+def lake() -> Modelled:
+    """The 4x4 lake that slips: a move goes where it should, or to either side of that, with a third each."""
+    return model_of(gymnasium.make("FrozenLake-v1"))
+
+
+def reached(lake: Modelled, asked: str) -> list[float]:
+    """The probability under each of the policies that `asked` gets."""
+    prop = read_property(f"P=? [ {asked} ]")
+    results = [check(lake.chain(actions), prop) for actions in spoilers(lake.model, prop)]
+    assert all(one.low is not None and one.high is not None and one.high - one.low < 1e-9 for one in results)
+    return [round(one.high or 0.0, 6) for one in results]
+
+
+def test_the_likeliest_and_the_least_likely_way(lake: Modelled) -> None:
+    """The goal is reached with 14/17 at best; into a hole, all can fall, and from the start nobody has to."""
+    assert reached(lake, "F s=15") == [round(14 / 17, 6), 0.0]
+    assert reached(lake, 'F ("terminated" & s!=15)')[0] == 1.0
+    assert reached(lake, "F<=1 s=4") == reached(lake, "F<2 s=4") == reached(lake, "X s=4") == [round(1 / 3, 6), 0.0]
+    assert reached(lake, "s!=4 & s!=1 U s=8") == [0.0, 0.0], "every way from the start begins with one of them"
+
+
+def test_always_and_until_for_ever_are_a_reach_of_what_must_not_be(lake: Modelled) -> None:
+    """Those of G and W are in the other order: what makes the reach likeliest makes them least likely."""
+    assert reached(lake, "G s!=15") == [round(3 / 17, 6), 1.0]
+    assert reached(lake, "s!=15 W false") == [round(3 / 17, 6), 1.0]
+
+
+def test_each_p_of_a_formula_is_worked_against_but_one_about_another(lake: Modelled) -> None:
+    both = read_property("P<=0.1 [ F s=5 ] & P>=0.5 [ F P>=0.9 [ X s=4 ] ]")
+    assert len(list(spoilers(lake.model, both))) == 4, "of the first, and of the one inside the second"
+
+
+def test_actions_at_random_are_each_as_likely(lake: Modelled) -> None:
+    """From the start: up and left mostly stay, right and down mostly leave."""
+    result = check(lake.at_random(), read_property("P=? [ X s=0 ]"))
+    assert result.low == pytest.approx((2 + 2 + 1 + 1) / 12)
+    chain = lake.at_random()
+    pairs = np.repeat(np.arange(len(chain.states)), np.diff(chain.row_start)) * len(chain.states) + chain.columns
+    assert len(np.unique(pairs)) == len(pairs), "what several actions lead to is one entry"
