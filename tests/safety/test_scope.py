@@ -18,7 +18,7 @@ from loomrl.safety.gate import _with_sound_labels
 from loomrl.safety.probing import repeats
 from loomrl.safety.registry import find_checks
 from loomrl.system.files import read_json
-from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, SafetyCase, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, Episode, Evidence, LabelKind, SafetyCase, Verdict
 from tests.support.trained import Policy, examine
 
 STATISTICAL, FALSIFICATION = "statistical limits", "falsification"
@@ -177,6 +177,40 @@ def test_a_limit_that_nobody_can_break_is_not_counted(monkeypatch: pytest.Monkey
         assert label is not None
         assert label.kind is LabelKind.NEVER_BROKEN
         assert "of 9 of the policy as it is and of 1 more" in label.reason
+
+
+WOBBLING = episode([0.0, 1.5, 0.0, 0.0], False)
+
+
+@pytest.mark.parametrize(
+    ("own", "swayed", "is_counted"),
+    [
+        ([CALM, WOBBLING], [CALM], True),
+        ([CALM], [WOBBLING, LEFT], True),
+        ([CALM], [episode([0.0, 1.5], False)], True),  # cut off there, and by no limit
+        ([CALM], [CALM], False),
+    ],
+    ids=["own", "swayed", "cut off", "nobody"],
+)
+def test_a_limit_per_step_that_one_step_breaks_can_be_broken(
+    monkeypatch: pytest.MonkeyPatch, own: list[Episode], swayed: list[Episode], is_counted: bool
+) -> None:
+    """However rarely: other actions than those that were tried may break it more often."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: swayed)
+    limit = high("steps", share=0.6).model_copy(update={"per": "step"})
+    context: Any = SimpleNamespace(episodes=own)
+    (found,) = repeats.label_limits([made("steps")], {"steps": limit}, {}, {}, context)
+    assert (found.label is None) is is_counted
+
+
+def test_a_limit_per_step_that_further_episodes_break_can_be_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [CALM])
+    told = SimpleNamespace(read=lambda _: {"violating_values": [0.01]})
+    context: Any = SimpleNamespace(episodes=[CALM], evidence=told)
+    claim = made("steps", evidence=[Evidence(uri="steps.json", sha256="0" * 64)])
+    limit = high("steps", share=0.6).model_copy(update={"per": "step"})
+    (found,) = repeats.label_limits([claim], {"steps": limit}, {}, {}, context)
+    assert found.label is None
 
 
 @pytest.mark.parametrize(("share", "kind"), [(0.4, None), (0.5, LabelKind.NEVER_BROKEN)])

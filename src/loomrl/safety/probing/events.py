@@ -78,10 +78,13 @@ class _Limit:
         if self.is_of_episode and self.broken[ended].mean() < _EXPLAINED:
             return False
         return self.is_seen and all(
-            episode.terminated and int(np.argmax(marks)) == episode.length - 1
-            for episode, marks in zip(episodes, self.marks, strict=True)
-            if marks.any()
+            ended_by(episode, marks) for episode, marks in zip(episodes, self.marks, strict=True) if marks.any()
         )
+
+
+def ended_by(episode: Episode, marks: NDArray[np.bool_]) -> bool:
+    """Whether the environment ended the episode at the first of the marked steps, (L,), of which there are some."""
+    return episode.terminated and int(np.argmax(marks)) == episode.length - 1
 
 
 def events_of(

@@ -25,7 +25,7 @@ from loomrl.environment.text import TextBox
 from loomrl.safety.check import HOLDS, Context, Demand
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import ends, violations
-from loomrl.safety.probing.events import LimitEvent, events_of
+from loomrl.safety.probing.events import LimitEvent, ended_by, events_of
 from loomrl.safety.probing.playing import Field, Lead
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind, Verdict
 
@@ -184,19 +184,22 @@ def _impossible_when_disturbed(claims: Sequence[Claim], limits: Limits, disturbe
 def _never_broken(
     claims: Sequence[Claim], of_claims: Limits, limits: Limits, swayed: Sequence[Episode], context: Context
 ) -> Labels:
-    """Labels of the claims about limits that nothing broke so that it could count: the policy's own episodes, those
-    that any claim about the limit rests on, and the swayed ones, of which there must be some."""
-    broken = {of_claims[claim.id] for claim in claims if _was_broken(claim, limits, context)}
+    """Labels of the claims about limits that nothing broke: the policy's own episodes, those that any claim about the
+    limit rests on, and the swayed ones, of which there must be some. Where a limit counts steps and to break it ends
+    every episode, one must be so short that it breaks it at more of its steps than are allowed."""
+    told = [(of_claims[claim.id], _share_told(claim, limits, context)) for claim in claims]
     found: Labels = {}
     for claim in claims:
         limit = of_claims[claim.id]
-        allowed = limit.max_probability if claim.id in limits and limit.per == "step" else 0.0
         others = [one for one in swayed if _speaks_of(one, limit)]
-        is_seen = limit in broken or any(
-            np.mean(violations(limit, one)) > allowed for one in (*context.episodes, *others)
-        )
-        if others and not is_seen:
-            what = f"violated its limit at more than {allowed:g} of their steps" if allowed else "broke its limit"
+        played = [(one, violations(limit, one)) for one in (*context.episodes, *others)]
+        breaking = [(one, marks) for one, marks in played if marks.any()]
+        is_share = claim.id in limits and limit.per == "step" and bool(breaking)
+        allowed = limit.max_probability if is_share and all(ended_by(*one) for one in breaking) else 0.0
+        shares = [float(marks.mean()) for _, marks in breaking]
+        if others and max([*shares, *(share for about, share in told if about == limit)]) <= allowed:
+            share = f"broke its limit, which ends an episode, at more than {allowed:g} of its steps"
+            what = share if allowed else "broke its limit"
             reason = (
                 f"none {what}, of the episodes that it rests on, of {len(context.episodes)} of the policy as it is and "
                 f"of {len(others)} more of at most {_LONGEST:,} steps, with other actions at 20 to 100 % of them: "
@@ -206,15 +209,15 @@ def _never_broken(
     return found
 
 
-def _was_broken(claim: Claim, limits: Limits, context: Context) -> bool:
-    """Whether the claim itself knows of an episode that breaks its limit, at more of its steps than are allowed."""
+def _share_told(claim: Claim, limits: Limits, context: Context) -> float:
+    """The largest share of an episode's steps at which the claim itself knows its limit to be broken: 1 where it is
+    refuted or counts episodes, 0 where it knows of none."""
     if claim.verdict is Verdict.REFUTED:
-        return True
+        return 1.0
     found = [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
-    limit = limits.get(claim.id)
-    if limit is None or limit.per == "episode":
-        return any(one.get("num_violating_episodes", 0) > 0 for one in found)
-    return any(max(one.get("violating_values", ()), default=0.0) > limit.max_probability for one in found)
+    if claim.id in limits and limits[claim.id].per == "step":
+        return max((share for one in found for share in one.get("violating_values", ())), default=0.0)
+    return float(any(one.get("num_violating_episodes", 0) > 0 for one in found))
 
 
 def _speaks_of(episode: Episode, limit: ConstraintConfig) -> bool:
