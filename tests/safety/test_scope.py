@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -331,6 +332,43 @@ def test_it_does_not_matter_in_which_order_limits_stand(monkeypatch: pytest.Monk
     ]
     for order in (limits, limits[::-1]):
         assert labelled(monkeypatch, order, [CALM]) == {"r400": "r475", "r450": "r475", "r475": None}
+
+
+def at_least(name: str, quantity: str, low: float, share: float = 0.2) -> ConstraintConfig:
+    return ConstraintConfig(name=name, quantity=quantity, low=low, max_probability=share)
+
+
+@pytest.mark.parametrize(
+    ("limits", "num_counted"),
+    [
+        ([at_least("r", "return", 5, 0.1), at_least("return", "return", 5), at_least("length", "length", 5)], 1),
+        ([at_least("r", "return", 4.5), at_least("return", "return", 5), at_least("length", "length", 5)], 1),
+        ([at_least("r", "return", 4.5, 0.1), at_least("return", "return", 5), at_least("length", "length", 5)], 2),
+    ],
+    ids=["equal", "implied", "stricter"],
+)
+def test_one_event_is_counted_once_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, limits: list[ConstraintConfig], num_counted: int
+) -> None:
+    """Each step earns 1, so that the return is the length; of two returns between 4 and 5 no episode has either."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT] * 4 + [CALM] * 4)
+    context: Any = SimpleNamespace(episodes=[CALM] * 9)
+    by_name = {one.name: one for one in limits}
+    for order in permutations(by_name):
+        found = repeats.label_limits([made(name) for name in order], by_name, {}, {}, context)
+        assert sum(one.label is None for one in found) == num_counted, order
+
+
+@pytest.mark.parametrize("others", [[CALM] * 9, []], ids=["some", "all"])
+def test_the_same_limit_twice_is_one_event_however_often_it_is_broken(
+    monkeypatch: pytest.MonkeyPatch, others: list[Episode]
+) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    context: Any = SimpleNamespace(episodes=[WOBBLING, *others])
+    limits = {name: high(name) for name in "ab"}
+    claims = [made(name, verdict=Verdict.REFUTED) for name in limits]
+    found = repeats.label_limits(claims, limits, {}, {}, context)
+    assert [one.label and one.label.claim for one in found] == [None, "a"]
 
 
 def test_a_claim_that_is_undecided_takes_no_others_out_of_their_event(monkeypatch: pytest.MonkeyPatch) -> None:

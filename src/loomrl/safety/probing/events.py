@@ -2,8 +2,8 @@
 
 Two limits are one event
 
-- when they are on two quantities and broken at the very same steps (limits on what is known at the end of an episode
-  only where swayed episodes tell: some break them and some do not), or
+- when they are the same, or are on two quantities and broken at the very same steps (limits on what is known at the end
+  of an episode only where swayed episodes tell: some break them and some do not), or
 - when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
   no episode early. So does a return below a threshold, where every step earns the same and nearly all episodes that the
   environment ends are below it.
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import violations
+from loomrl.safety.constraints import ends, violations
 from loomrl.types import Episode
 
 FEWEST = 3  # episodes in which a limit is broken, before anything is said about its event
@@ -63,14 +63,16 @@ class _Limit:
         return bool(FEWEST <= int(swayed.sum()) <= len(swayed) - FEWEST)
 
     def is_same_as(self, other: "_Limit") -> bool:
-        """Whether both are broken at the same steps, count the same units, and are on two quantities: of two limits on
-        one, some value breaks the one alone."""
-        if self.constraint.per != other.constraint.per or self.constraint.quantity == other.constraint.quantity:
+        """Whether both count the same units and are broken at the same steps; of two limits on one quantity, whether
+        they are the same: else some value breaks the one alone."""
+        if self.constraint.per != other.constraint.per:
             return False
+        if self.constraint.quantity == other.constraint.quantity:
+            return ends(self.constraint) == ends(other.constraint)
         is_told = self.is_mixed if self.is_of_episode or other.is_of_episode else self.is_seen
         return is_told and all(np.array_equal(*pair) for pair in zip(self.marks, other.marks, strict=True))
 
-    def ends(self, episodes: Sequence[Episode], ended: NDArray[np.bool_]) -> bool:
+    def ends_episodes(self, episodes: Sequence[Episode], ended: NDArray[np.bool_]) -> bool:
         """Whether the environment ends the episode at the first step that breaks it; `ended` are those it did end."""
         rewards = np.unique(np.concatenate([episode.reward for episode in episodes]))
         if self.constraint.quantity == "episode_cost" or (self.constraint.quantity == "return" and len(rewards) > 1):
@@ -92,6 +94,8 @@ def events_of(
 ) -> dict[ConstraintConfig, LimitEvent]:
     """The event that each limit is about; one of its own for a limit that no other is one with.
 
+    Of limits on one quantity that could each be one event with another limit, the first is.
+
     `own` are episodes of the policy, `swayed` such in which it is kept from acting.
 
     Raises:
@@ -99,11 +103,16 @@ def events_of(
     """
     episodes = [*own, *swayed]
     known = [_Limit(one, [violations(one, episode) for episode in episodes], len(own)) for one in constraints]
+    groups: list[list[_Limit]] = []
+    for limit in known:
+        group = next((group for group in groups if all(one.is_same_as(limit) for one in group)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(limit)
     found: dict[ConstraintConfig, LimitEvent] = {}
-    for number, limit in enumerate(known):
-        same = next((one for one in known[:number] if one.is_same_as(limit)), None)
-        broken = f"broken at the same steps of {len(episodes)} episodes, in {int(limit.broken.sum())} of them"
-        found[limit.constraint] = LimitEvent(number, broken) if same is None else found[same.constraint]
+    for number, group in enumerate(groups):
+        broken = f"broken at the same steps of {len(episodes)} episodes, in {int(group[0].broken.sum())} of them"
+        found |= {limit.constraint: LimitEvent(number, broken) for limit in group}
     for number, per in enumerate(("episode", "step"), 1):
         ending = _ending([limit for limit in known if limit.constraint.per == per], episodes)
         numbers = {found[limit.constraint].number for limit in ending.limits}
@@ -121,7 +130,7 @@ class _Ending(NamedTuple):
 def _ending(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> _Ending:
     """Those of limits that count the same units."""
     ended = np.array([episode.terminated for episode in episodes], np.bool_)
-    members = [one for one in limits if ended.any() and one.ends(episodes, ended)]
+    members = [one for one in limits if ended.any() and one.ends_episodes(episodes, ended)]
     causes = [one.broken for one in members if not one.is_of_episode]
     explained = np.any(causes, axis=0)[ended].mean() if causes else 0.0
     why = (

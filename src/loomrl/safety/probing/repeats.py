@@ -65,7 +65,8 @@ def label_limits(
         swayed = swayed_episodes(context)
         whole = [one for one in swayed if one.terminated or one.truncated]
         of_claims = {**disturbed, **limits}
-        events = events_of(dict.fromkeys(of_claims[claim.id] for claim in about), context.episodes, whole)
+        first = sorted(about, key=lambda claim: claim.id in labels)  # an event has one limit on each quantity
+        events = events_of(dict.fromkeys(of_claims[claim.id] for claim in first), context.episodes, whole)
         for group in _of_the_same_episodes(about, limits):
             labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events, limits)
         labels = _never_broken(about, of_claims, limits, swayed, context) | labels
