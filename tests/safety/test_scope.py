@@ -130,10 +130,10 @@ def episode(values: list[float], terminated: bool, reward: float = 1.0) -> Episo
 
 
 def labelled(
-    monkeypatch: pytest.MonkeyPatch, limits: list[ConstraintConfig], episodes: list[Episode]
+    monkeypatch: pytest.MonkeyPatch, limits: list[ConstraintConfig], episodes: list[Episode], *swayed: Episode
 ) -> dict[str, str | None]:
-    """The labels' claims, of claims about these limits in these episodes."""
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
+    """The labels' claims, of claims about these limits in these episodes of the policy and the swayed ones."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: list(swayed))
     context: Any = SimpleNamespace(episodes=episodes)
     claims = [made(one.name) for one in limits]
     found = repeats.label_limits(claims, {one.name: one for one in limits}, {}, {}, context)
@@ -145,6 +145,7 @@ def high(name: str, index: int = 0, limit: float = 1.0, share: float = 0.01) -> 
 
 
 CALM, LEFT, RIGHT = episode([0.0] * 9, False), episode([0.5, 1.5], True), episode([-0.5, -1.0, -1.5], True)
+FALLS = [LEFT, RIGHT] * 3
 
 
 def test_limits_broken_at_the_same_steps_are_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,8 +231,8 @@ def test_a_share_of_steps_that_no_episode_reaches_is_not_counted(
 
 def test_of_one_event_the_stricter_limit_counts_and_the_mandatory_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """An optional claim repeats no looser one, and a mandatory one repeats none that blocks nothing."""
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     limits = {"loose": high("loose", share=0.5), "strict": high("strict", 1), "other": high("other", 1, share=0.6)}
     claims = [made("loose"), made("strict", mandatory=False), made("other", mandatory=False)]
     found = repeats.label_limits(claims, limits, {}, {}, context)
@@ -243,7 +244,7 @@ def test_of_one_event_the_stricter_limit_counts_and_the_mandatory_one(monkeypatc
 def test_limits_that_end_episodes_count_steps_and_episodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pole that falls ends every episode, and is one step of each."""
     steps = high("steps", share=0.04).model_copy(update={"per": "step"})
-    found = labelled(monkeypatch, [steps, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3])
+    found = labelled(monkeypatch, [steps, high("a"), high("b", 1)], [CALM], *FALLS)
     assert found == {"steps": None, "a": None, "b": "a"}
 
 
@@ -299,9 +300,35 @@ def test_a_claim_that_asks_for_no_more_than_another_is_not_counted() -> None:
     assert counted(made("a", mandatory=False), made("b")) == "ab"
 
 
+def test_limits_that_the_policy_itself_breaks_apart_are_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends the episodes in which others act; the return is one with the limit that is broken with it."""
+    limits = [high("a"), high("b", 1), ConstraintConfig(name="lasting", quantity="return", low=9.0)]
+    together = replace(LEFT, next_obs=np.array([[0.5, -0.5], [1.5, 1.5]]))
+    one_event = {"a": None, "b": "a", "lasting": "a"}
+    assert labelled(monkeypatch, limits, [CALM], *FALLS) == one_event
+    assert labelled(monkeypatch, limits, [CALM, together], *FALLS) == one_event
+    assert labelled(monkeypatch, limits, [CALM, LEFT], *FALLS) == {"a": None, "b": None, "lasting": "a"}
+    assert labelled(monkeypatch, limits, [CALM, LEFT, RIGHT], *FALLS) == {"a": None, "b": None, "lasting": None}
+
+
+def test_limits_that_further_episodes_break_apart_are_several_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    limits = {"a": high("a"), "b": high("b", 1)}
+    claims = [made(name, evidence=[Evidence(uri=f"{name}.json", sha256="0" * 64)]) for name in limits]
+
+    def repeated(**seeds: list[int]) -> list[str | None]:
+        told = SimpleNamespace(read=lambda one: {"violating_seeds": seeds[one.uri[0]]})
+        context: Any = SimpleNamespace(episodes=[CALM], evidence=told)
+        found = repeats.label_limits(claims, limits, {}, {}, context)
+        return [None if one.label is None else one.label.claim for one in found]
+
+    assert repeated(a=[8], b=[]) == [None, None]
+    assert repeated(a=[8], b=[8]) == repeated(a=[], b=[]) == [None, "a"]
+
+
 def test_limits_of_one_event_that_come_out_differently_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     limits = {"a": high("a"), "b": high("b", 1)}
     claims = [made("a"), made("b", verdict=Verdict.REFUTED)]
     found = repeats.label_limits(claims, limits, {}, {}, context)
@@ -312,7 +339,7 @@ def test_limits_of_one_event_that_come_out_differently_both_count(monkeypatch: p
 def test_a_weak_limit_on_the_return_is_not_the_event_that_ends_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the shorter half of the episodes that the environment ends break it."""
     lasting = ConstraintConfig(name="lasting", quantity="return", low=3.0, max_probability=0.001)
-    found = labelled(monkeypatch, [lasting, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3])
+    found = labelled(monkeypatch, [lasting, high("a"), high("b", 1)], [CALM], *FALLS, episode([-0.5, -1.5], True))
     assert found == {"lasting": None, "a": None, "b": "a"}
 
 
@@ -372,8 +399,8 @@ def test_the_same_limit_twice_is_one_event_however_often_it_is_broken(
 
 
 def test_a_claim_that_is_undecided_takes_no_others_out_of_their_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     limits = {"strict": high("strict", share=0.001), "a": high("a", limit=0.9), "b": high("b", 1)}
     claims = [made("strict", verdict=Verdict.UNDECIDED), made("a"), made("b")]
     found = repeats.label_limits(claims, limits, {}, {}, context)
@@ -390,8 +417,8 @@ def test_steps_and_episodes_are_not_one_count(monkeypatch: pytest.MonkeyPatch) -
 def test_events_under_a_disturbance_are_known_without_claims_about_the_shared_episodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     disturbed = {"drift.a": high("a"), "drift.b": high("b", 1)}
     found = repeats.label_limits([made(name) for name in disturbed], {}, disturbed, {}, context)
     assert [one.label and one.label.claim for one in found] == [None, "drift.a"]
@@ -413,8 +440,8 @@ def test_a_check_s_label_stands_only_where_what_came_out_bears_it() -> None:
 
 def test_what_a_claim_repeats_is_one_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing makes that false, nothing makes the other one false."""
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT, RIGHT])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     limits = {"wide": high("wide", limit=1.05), "a": high("a"), "b": high("b", 1, share=0.001)}
     earning = {name: ConstraintConfig(name=name, quantity="reward", high=float(name[1])) for name in ("r3", "r2")}
     claims = [made(name) for name in (*limits, *earning)]
@@ -442,8 +469,8 @@ def test_sums_are_one_event_only_where_other_actions_tell(monkeypatch: pytest.Mo
 
 def test_what_is_one_event_is_one_event_under_a_disturbance_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two such claims that come out alike one counts, and two limits of different events do."""
-    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT])
-    context: Any = SimpleNamespace(episodes=[CALM, *[LEFT, RIGHT] * 3])
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: FALLS)
+    context: Any = SimpleNamespace(episodes=[CALM])
     a, b, other = high("a"), high("b", 1), ConstraintConfig(name="other", quantity="action", high=0.5)
     limits = {f"limits.{one.name}": one for one in (a, b, other)}
     disturbed = {f"{check}.{one.name}": one for check in ("drift", "attack") for one in (a, b, other)}
@@ -476,18 +503,18 @@ def test_limits_that_end_episodes_are_one_event_with_a_return_that_counts_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lasting = ConstraintConfig(name="lasting", quantity="return", low=9.0, max_probability=0.5)
-    limits, episodes = [lasting, high("a"), high("b", 1)], [CALM, *[LEFT, RIGHT] * 3]
-    assert labelled(monkeypatch, limits, episodes) == {"lasting": "a", "a": None, "b": "a"}
+    limits = [lasting, high("a"), high("b", 1)]
+    assert labelled(monkeypatch, limits, [CALM], *FALLS) == {"lasting": "a", "a": None, "b": "a"}
     # An end for another reason, or a step that goes on beyond a limit: they are several events.
-    assert set(labelled(monkeypatch, limits, [*episodes, episode([0.0], True)]).values()) == {None}
+    assert set(labelled(monkeypatch, limits, [CALM], *FALLS, episode([0.0], True)).values()) == {None}
     beyond = episode([0.0, 1.5, 0.0], False)
-    assert labelled(monkeypatch, limits[1:], [*episodes, beyond]) == {"a": None, "b": None}
+    assert labelled(monkeypatch, limits[1:], [CALM], *FALLS, beyond) == {"a": None, "b": None}
 
 
 def test_a_return_of_other_rewards_is_an_event_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     lasting = ConstraintConfig(name="lasting", quantity="return", low=9.0, max_probability=0.5)
-    paid = [CALM, *[LEFT, RIGHT] * 3, episode([0.0] * 9, False, reward=0.5)]
-    assert labelled(monkeypatch, [lasting, high("a"), high("b", 1)], paid)["lasting"] is None
+    paid = episode([0.0] * 9, False, reward=0.5)
+    assert labelled(monkeypatch, [lasting, high("a"), high("b", 1)], [CALM, paid], *FALLS)["lasting"] is None
 
 
 # --- whole cases ---

@@ -4,9 +4,9 @@ Two limits are one event
 
 - when they are the same, or are on two quantities and broken at the very same steps (limits on what is known at the end
   of an episode only where swayed episodes tell: some break them and some do not), or
-- when breaking either ends the episode, and hardly any episode ends otherwise: both then say that the environment ends
-  no episode early. So does a return below a threshold, where every step earns the same and nearly all episodes that the
-  environment ends are below it.
+- when breaking either ends the episode, hardly any episode ends otherwise, and the policy's own episodes break both or
+  neither: both then say that the environment ends no episode early. So does a return below a threshold, where every
+  step earns the same and nearly all episodes that the environment ends are below it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,10 +113,11 @@ def events_of(
     for number, group in enumerate(groups):
         broken = f"broken at the same steps of {len(episodes)} episodes, in {int(group[0].broken.sum())} of them"
         found |= {limit.constraint: LimitEvent(number, broken) for limit in group}
-    for number, per in enumerate(("episode", "step"), 1):
-        ending = _ending([limit for limit in known if limit.constraint.per == per], episodes)
-        numbers = {found[limit.constraint].number for limit in ending.limits}
-        found |= {one: LimitEvent(-number, ending.why) for one, event in found.items() if event.number in numbers}
+    for per in ("episode", "step"):
+        for ending in _endings([limit for limit in known if limit.constraint.per == per], episodes):
+            numbers = {found[limit.constraint].number for limit in ending.limits}
+            event = LimitEvent(min(numbers), ending.why)
+            found |= {one: event for one, its in found.items() if its.number in numbers}
     return found
 
 
@@ -127,14 +128,18 @@ class _Ending(NamedTuple):
     why: str
 
 
-def _ending(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> _Ending:
-    """Those of limits that count the same units."""
+def _endings(limits: Sequence[_Limit], episodes: Sequence[Episode]) -> list[_Ending]:
+    """Those of limits that count the same units; apart from each other those that the policy's own episodes tell
+    apart."""
     ended = np.array([episode.terminated for episode in episodes], np.bool_)
     members = [one for one in limits if ended.any() and one.ends_episodes(episodes, ended)]
     causes = [one.broken for one in members if not one.is_of_episode]
     explained = np.any(causes, axis=0)[ended].mean() if causes else 0.0
     why = (
         f"such that to break either ends the episode, and {explained:.0%} of the {int(ended.sum())} episodes that the "
-        f"environment ended, of {len(episodes)}, ended so"
+        f"environment ended, of {len(episodes)}, ended so; the policy itself breaks both in the same episodes, or none"
     )
-    return _Ending(members if explained >= _EXPLAINED else (), why)
+    together: dict[bytes, list[_Limit]] = {}
+    for one in members:
+        together.setdefault(one.broken[: one.num_own].tobytes(), []).append(one)
+    return [_Ending(group, why) for group in together.values() if explained >= _EXPLAINED]

@@ -68,7 +68,8 @@ def label_limits(
         first = sorted(about, key=lambda claim: claim.id in labels)  # an event has one limit on each quantity
         events = events_of(dict.fromkeys(of_claims[claim.id] for claim in first), context.episodes, whole)
         for group in _of_the_same_episodes(about, limits):
-            labels |= _one_event([claim for claim in group if claim.id not in labels], of_claims, events, limits)
+            unlabelled = [claim for claim in group if claim.id not in labels]
+            labels |= _one_event(unlabelled, of_claims, events, limits, context)
         labels = _never_broken(about, of_claims, limits, swayed, context) | labels
     return [
         claim if claim.id not in labels else claim.model_copy(update={"label": _to_the_end(labels, claim.id)})
@@ -142,13 +143,18 @@ def _covers(one: Claim, other: Claim, demands: Mapping[str, Demand]) -> bool:
 
 
 def _one_event(
-    claims: Sequence[Claim], of_claims: Limits, events: Mapping[ConstraintConfig, LimitEvent], limits: Limits
+    claims: Sequence[Claim],
+    of_claims: Limits,
+    events: Mapping[ConstraintConfig, LimitEvent],
+    limits: Limits,
+    context: Context,
 ) -> Labels:
     """Labels of those about the event of another one of these, which comes out alike, blocks as much and allows no
-    more."""
+    more, and is broken in the same of the further episodes that claims about the shared ones rest on."""
     asked = {
         claim.id: Demand(
-            (events[of_claims[claim.id]].number,), (-limits[claim.id].max_probability,) if claim.id in limits else ()
+            (events[of_claims[claim.id]].number, *(_broken_beyond(claim, context) if claim.id in limits else ())),
+            (-limits[claim.id].max_probability,) if claim.id in limits else (),
         )
         for claim in claims
     }
@@ -162,6 +168,18 @@ def _one_event(
             why = events[of_claims[claim.id]].why
             found[claim.id] = _repeats(other.id, f"its limit and that of {other.id} are {why}: one event")
     return found
+
+
+def _broken_beyond(claim: Claim, context: Context) -> list[int]:
+    """The seeds of the episodes beyond the shared ones that the claim knows to break its limit."""
+    shared = {episode.seed for episode in context.episodes}
+    found = _told(claim, context)
+    return sorted({seed for one in found for seed in one.get("violating_seeds", ())} - shared)
+
+
+def _told(claim: Claim, context: Context) -> list[Any]:
+    """What the claim's own evidence says."""
+    return [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
 
 
 def _repeats(other: str, reason: str) -> ClaimLabel:
@@ -215,7 +233,7 @@ def _share_told(claim: Claim, limits: Limits, context: Context) -> float:
     refuted or counts episodes, 0 where it knows of none."""
     if claim.verdict is Verdict.REFUTED:
         return 1.0
-    found = [context.evidence.read(one) for one in claim.evidence if one.uri.endswith(".json")]
+    found = _told(claim, context)
     if claim.id in limits and limits[claim.id].per == "step":
         return max((share for one in found for share in one.get("violating_values", ())), default=0.0)
     return float(any(one.get("num_violating_episodes", 0) > 0 for one in found))
