@@ -243,7 +243,7 @@ def test_of_one_event_the_stricter_limit_counts_and_the_mandatory_one(monkeypatc
 
 def test_limits_that_end_episodes_count_steps_and_episodes_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pole that falls ends every episode, and is one step of each."""
-    steps = high("steps", share=0.04).model_copy(update={"per": "step"})
+    steps = high("steps", share=0.004).model_copy(update={"per": "step"})
     found = labelled(monkeypatch, [steps, high("a"), high("b", 1)], [CALM], *FALLS)
     assert found == {"steps": None, "a": None, "b": "a"}
 
@@ -348,8 +348,38 @@ def test_a_limit_that_another_one_implies_is_not_counted(monkeypatch: pytest.Mon
     loose, tight, rarer = high("loose", limit=2.0, share=0.05), high("tight"), high("rarer", limit=2.0, share=0.001)
     assert labelled(monkeypatch, [loose, tight, rarer], [CALM]) == {"loose": "tight", "tight": None, "rarer": None}
     assert labelled(monkeypatch, [high("a"), high("b")], [CALM]) == {"a": None, "b": "a"}
-    step = high("step").model_copy(update={"per": "step"})
-    assert set(labelled(monkeypatch, [high("a"), step], [CALM]).values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("limit", "share", "repeated"),
+    [(1.0, 0.01, "a"), (1.5, 0.02, "a"), (0.9, 0.02, None), (1.0, 0.009, None)],
+    ids=["equal", "wider", "narrower", "rarer"],
+)
+def test_a_limit_per_step_is_implied_by_one_per_episode(
+    monkeypatch: pytest.MonkeyPatch, limit: float, share: float, repeated: str | None
+) -> None:
+    """The share of steps that break a limit is at most one, and nothing in an episode that keeps it."""
+    step = high("step", limit=limit, share=share).model_copy(update={"per": "step"})
+    for order in ([high("a"), step], [step, high("a")]):
+        assert labelled(monkeypatch, order, [CALM]) == {"a": None, "step": repeated}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.SUPPORTED, Verdict.REFUTED])
+@pytest.mark.parametrize(("own", "other", "is_one"), [(0.0, 1.0, True), (-1.0, 1.0, False), (0.0, -1.0, False)])
+def test_no_cost_at_any_step_is_no_cost_in_all_where_none_is_negative(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict, own: float, other: float, is_one: bool
+) -> None:
+    """In whatever of the steps of an episode it costs."""
+    free, costly = (replace(CALM, info={"cost": np.array([0.0] * 4 + [cost] + [0.0] * 4)}) for cost in (own, other))
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [costly] * 3 + [free] * 3)
+    context: Any = SimpleNamespace(episodes=[free])
+    limits = {
+        "step": ConstraintConfig(name="step", quantity="cost", high=0.0),
+        "sum": ConstraintConfig(name="sum", quantity="episode_cost", low=-3.0, high=0.0),
+    }
+    for order in (("step", "sum"), ("sum", "step")):
+        found = repeats.label_limits([made(name, verdict=verdict) for name in order], limits, {}, {}, context)
+        assert (found[1].label is not None and found[1].label.claim == order[0]) is is_one
 
 
 def test_it_does_not_matter_in_which_order_limits_stand(monkeypatch: pytest.MonkeyPatch) -> None:

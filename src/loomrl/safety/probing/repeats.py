@@ -55,6 +55,8 @@ def label_limits(
     labels = {claim.id: claim.label for claim in claims if claim.label is not None}
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
     labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
+    swayed = swayed_episodes(context) if any(claim.id not in labels for claim in about) else []
+    limits, disturbed = (_without_sums(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     asked = {
         **demands,
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
@@ -62,7 +64,6 @@ def label_limits(
     }
     labels |= _implied([claim for claim in claims if claim.id not in labels and claim.id in asked], asked)
     if any(claim.id not in labels for claim in about):
-        swayed = swayed_episodes(context)
         whole = [one for one in swayed if one.terminated or one.truncated]
         of_claims = {**disturbed, **limits}
         first = sorted(about, key=lambda claim: claim.id in labels)  # an event has one limit on each quantity
@@ -77,6 +78,19 @@ def label_limits(
     ]
 
 
+def _without_sums(limits: Limits, episodes: Sequence[Episode]) -> Limits:
+    """The limits, with no cost at any step in place of no cost in all: where these episodes tell no negative cost, who
+    keeps the one keeps the other."""
+    if any(one.cost is None or bool((one.cost < 0).any()) for one in episodes):
+        return limits
+    return {
+        name: limit.model_copy(update={"quantity": "cost", "low": None})
+        if limit.quantity in ("cost", "episode_cost") and limit.high == 0.0
+        else limit
+        for name, limit in limits.items()
+    }
+
+
 def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
     """Why a claim is not counted: what it repeats is one that counts, or nothing makes both false."""
     label = labels[name]
@@ -89,8 +103,9 @@ def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
 
 
 def _in_the_shared_episodes(limit: ConstraintConfig) -> Demand:
+    """One per episode asks for one per step too: no more than all steps of an episode that breaks it do."""
     low, high = ends(limit)
-    return Demand((limit.quantity, limit.per), (low, -high, -limit.max_probability))
+    return Demand((limit.quantity,), (low, -high, -limit.max_probability, float(limit.per == "episode")))
 
 
 def _under_a_disturbance(name: str, limit: ConstraintConfig) -> Demand:
