@@ -9,7 +9,8 @@ sense in some spaces has not_applicable(observation_space, action_space): the re
 None. scope(config, claim) -> Scope says of each of its claims what was examined, what is not established and what
 would have made it false. episode_limits(context, config) -> {claim id: ConstraintConfig} names the claims that are
 about a limit in the shared episodes, so that those about one event are counted once (loomrl.safety.probing.repeats);
-the evidence of one that rests on further episodes says in num_violating_episodes how many of all break its limit.
+the evidence of one that rests on further episodes says in num_violating_episodes how many of all break its limit, and
+in violating_seeds which.
 disturbed_limits(context, config) names in the same way the claims about a limit in episodes under a disturbance.
 demands(context, config) -> {claim id: Demand} says of other claims what they ask for, so that one which asks for no
 more than another one is not counted.
