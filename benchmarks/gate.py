@@ -48,14 +48,20 @@ HARM = "harm"  # that is measured
 RETRAINED = "retrained"  # honestly, with another seed
 NUM_RETRAINED = 2  # of each config but CartPole's, whose policies are the good ones
 POLICIES = "policies"  # the kind of those that are CartPole's good one, spoilt
-CODE = ("src/loomrl/safety", "src/loomrl/training", "src/loomrl/algorithms", "benchmarks/seeded/workshop.py")
+CODE = (
+    "src/loomrl/safety",
+    "src/loomrl/training",
+    "src/loomrl/algorithms",
+    "src/loomrl/environment",
+    "src/loomrl/statistics",
+    "benchmarks/seeded/workshop.py",
+)
 CODE_BESIDE = (
     "src/loomrl/evaluation",
     "src/loomrl/export",
     "src/loomrl/serving/policy",
     "src/loomrl/shadow",
     "src/loomrl/promotion/comparison/returns.py",
-    "src/loomrl/statistics/paired_returns.py",
     "benchmarks/seeded/beside.py",
     "benchmarks/seeded/trained.py",
 )
