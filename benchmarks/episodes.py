@@ -220,7 +220,9 @@ def main() -> int:
         compare(store, arguments.before)
     rows = [key_of(task, seed, "after") for task in TASKS for seed in seeds_of(task)]
     num_current = sum(store.is_current(row, SOURCES) for row in rows)
-    print(f"{num_current} of {len(rows)} results were trained by this very code, the others by earlier", file=sys.stderr)
+    print(
+        f"{num_current} of {len(rows)} results were trained by this very code, the others by earlier", file=sys.stderr
+    )
     found = {task: row for task in TASKS if (row := summary(task, store.values())) is not None}
     print(json.dumps(found, indent=1))
     PAGE.write_text(filled(PAGE.read_text(), "episodes", section(store.values())))

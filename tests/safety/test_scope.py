@@ -395,6 +395,17 @@ def at_least(name: str, quantity: str, low: float, share: float = 0.2) -> Constr
     return ConstraintConfig(name=name, quantity=quantity, low=low, max_probability=share)
 
 
+@pytest.mark.parametrize(("reward", "is_one"), [(1.0, True), (0.9, False)])
+def test_a_return_is_the_length_where_every_step_earns_1(
+    monkeypatch: pytest.MonkeyPatch, reward: float, is_one: bool
+) -> None:
+    """A shorter episode allowed more often asks for less, whichever of the two it is asked of."""
+    limits = [at_least("length", "length", 400, share=0.01), at_least("return", "return", 300, share=0.02)]
+    for order in (limits, limits[::-1]):
+        found = labelled(monkeypatch, order, [CALM], episode([0.0, 0.0], True, reward))
+        assert (found["return"] == "length") is is_one
+
+
 @pytest.mark.parametrize(
     ("limits", "num_counted"),
     [

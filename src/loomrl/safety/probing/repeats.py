@@ -56,7 +56,7 @@ def label_limits(
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
     labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
     swayed = swayed_episodes(context) if any(claim.id not in labels for claim in about) else []
-    limits, disturbed = (_without_sums(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
+    limits, disturbed = (_told_apart(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     asked = {
         **demands,
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
@@ -78,17 +78,18 @@ def label_limits(
     ]
 
 
-def _without_sums(limits: Limits, episodes: Sequence[Episode]) -> Limits:
-    """The limits, with no cost at any step in place of no cost in all: where these episodes tell no negative cost, who
-    keeps the one keeps the other."""
-    if any(one.cost is None or bool((one.cost < 0).any()) for one in episodes):
-        return limits
-    return {
-        name: limit.model_copy(update={"quantity": "cost", "low": None})
-        if limit.quantity in ("cost", "episode_cost") and limit.high == 0.0
-        else limit
-        for name, limit in limits.items()
-    }
+def _told_apart(limits: Limits, episodes: Sequence[Episode]) -> Limits:
+    """The limits, on one quantity where these episodes tell two not apart: on the length in place of the return where
+    every step earns 1, and no cost at any step in place of no cost in all where no cost is negative."""
+    counts_steps = all(bool((one.reward == 1.0).all()) for one in episodes)
+    adds_up = all(one.cost is not None and bool((one.cost >= 0).all()) for one in episodes)
+    found = dict(limits)
+    for name, limit in limits.items():
+        if counts_steps and limit.quantity == "return":
+            found[name] = limit.model_copy(update={"quantity": "length"})
+        elif adds_up and limit.quantity in ("cost", "episode_cost") and limit.high == 0.0:
+            found[name] = limit.model_copy(update={"quantity": "cost", "low": None})
+    return found
 
 
 def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
