@@ -363,7 +363,8 @@ def test_noise_that_moves_an_observation_by_chance_is_not_called_too_small() -> 
     )
     assert not_disturbed(context, np.full(2, 0.2), with_noise) is None
     assert not_disturbed(context, np.full(2, 0.1), with_noise) is not None
-    assert not_disturbed(context, np.full(2, 0.2)) is not None, "a drift by less than a whole one moves nothing"
+    assert not_disturbed(context, np.full(2, 0.9)) is not None, "a drift by less than a whole one moves nothing"
+    assert not_disturbed(context, np.full(2, 1.0)) is None
 
 
 def test_a_sensor_with_one_value_has_no_more_or_less_of_it() -> None:

@@ -88,7 +88,7 @@ def scope(config: FalsificationConfig, claim: Claim) -> Scope:
         )
     return Scope(
         f"{claim.num_samples} episodes under drifts of the sensors that were searched for",
-        "drifts that were not tried, and drifts that change with time",
+        "drifts that were not tried, and drifts that change with time; episodes that break the limit undisturbed",
         "a drift within the magnitude that breaks the limit",
     )
 

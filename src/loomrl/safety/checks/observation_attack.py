@@ -17,8 +17,10 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import check_constraint, limits, violates
 from loomrl.safety.probing.probes import (
+    UNDISTURBED,
     act_seeing,
     ask_outputs,
+    kept_undisturbed,
     keyed_rng,
     noise_scale,
     not_disturbed,
@@ -40,8 +42,9 @@ _SIZES = 8  # of an attack that breaks a limit, tried from small to large
 class ObservationAttackConfig(CheckConfig):
     """Observations are moved by up to `magnitude` standard deviations of each component, over what was recorded.
 
-    `num_candidates` corners are tried for each observation, in `num_episodes` of the safety episodes. Without a
-    magnitude nothing is attacked: what somebody can do to a sensor is for people to say.
+    `num_candidates` corners are tried for each observation, in `num_episodes` of the safety episodes; those count that
+    keep a limit without an attack. Without a magnitude nothing is attacked: what somebody can do to a sensor is for
+    people to say.
     """
 
     mandatory: bool = False
@@ -75,7 +78,7 @@ def scope(config: ObservationAttackConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
         f"{claim.num_samples} attacked episodes, {config.num_candidates} corners tried for each observation",
-        "other attacks, among them larger ones and such as plan several steps",
+        "other attacks, larger ones or such as plan several steps; episodes that break the limit undisturbed",
         "an attacked episode that breaks the limit",
     )
 
@@ -93,6 +96,14 @@ def _claim(
     episodes: list[Episode],
 ) -> Claim:
     assert config.magnitude is not None
+    statement = (
+        f"no attack on the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
+        f"{limits(constraint)}"
+    )
+    kept = set(kept_undisturbed(context, constraint))
+    episodes = [episode for episode in episodes if episode.seed in kept]
+    if not episodes:
+        return context.undecided(statement, UNDISTURBED, constraint.name)
     broken = [episode for episode in episodes if violates(constraint, episode)]
     size, found = (0.0, None) if not broken else _smallest(context, config.magnitude, constraint, attack, broken[0])
     evidence = {
@@ -114,10 +125,7 @@ def _claim(
         evidence,
         constraint.name,
         failure=None if found is None else (finding, found),
-        statement=(
-            f"no attack on the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
-            f"{limits(constraint)}"
-        ),
+        statement=statement,
         method=f"maximal-action-difference attack, {attack.num_candidates} corners tried for each observation",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[

@@ -12,10 +12,14 @@ from pydantic import Field
 from loomrl.environment.text import TextBox, ends_once
 from loomrl.environment.wrappers.flat import FlatBox, rounded
 from loomrl.safety.check import CheckConfig, Context
+from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import violates
 from loomrl.types import Act, ActFunction, ClaimLabel, FloatArray, LabelKind, Policy
 
 _CHUNK = 4_096  # observations a policy is asked about at once
 _FAR = 1e6  # stands for an infinite bound among the extreme observations
+UNDISTURBED = "no episode keeps the limit undisturbed, so that a disturbance could break it"
+_NOISE_REACH = 4.0  # standard deviations; noise hardly ever goes farther
 
 
 def sample_visited(visited: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
@@ -186,10 +190,11 @@ def not_disturbed(
     """The label of a claim about what a disturbance of this scale (*obs) does to actions, where it changes no recorded
     observation, or there is one action alone.
 
-    `move` disturbs as `shifted` does, which it is by default, and as `with_noise` where it is noise.
+    `move` disturbs as `shifted` does, which it is by default, and goes no farther than `scale` then; as `with_noise`
+    where it is noise, which goes up to four times as far.
     """
-    space, visited = context.observation_space, context.visited
-    offsets, move = np.broadcast_to(4.0 * scale, visited.shape), move or shifted
+    space, visited, move = context.observation_space, context.visited, move or shifted
+    offsets = np.broadcast_to(scale * (_NOISE_REACH if move is with_noise else 1.0), visited.shape)
     if all(np.array_equal(move(space, visited, sign * offsets), visited) for sign in (-1.0, 1.0)):
         reason = "a disturbance of this size changes none of the observations that were recorded"
         return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
@@ -217,6 +222,11 @@ def to_texts(observation_space: Any, action_space: Any) -> str | None:  # noqa: 
     if not isinstance(observation_space, TextBox):
         return None
     return "observations are texts: a byte a little larger is another letter, and no disturbed or unusual measurement"
+
+
+def kept_undisturbed(context: Context, constraint: ConstraintConfig) -> list[int]:
+    """The seeds of the shared episodes that keep a limit: where another one breaks it, no disturbance is to blame."""
+    return [episode.seed for episode in context.episodes if not violates(constraint, episode)]
 
 
 def noise_scale(visited: NDArray[Any], factor: float) -> NDArray[np.float64]:

@@ -17,7 +17,15 @@ from loomrl.safety.case.counterexample import Failure, Replayed, describe, repla
 from loomrl.safety.check import CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
 from loomrl.safety.constraints import beyond, check_constraint, limits, quantity, violates
-from loomrl.safety.probing.probes import act_seeing, noise_scale, not_disturbed, shield_assumptions, shifted
+from loomrl.safety.probing.probes import (
+    UNDISTURBED,
+    act_seeing,
+    kept_undisturbed,
+    noise_scale,
+    not_disturbed,
+    shield_assumptions,
+    shifted,
+)
 from loomrl.types import ActFunction, Bound, Claim, Episode, Policy, Verdict
 
 NAME = "falsification"
@@ -29,7 +37,8 @@ _SHRINKINGS = 16  # sizes of a drift that is found, tried at once
 class DriftConfig(CheckConfig):
     """Drifts of up to `magnitude` standard deviations of each component are searched: each of `num_rounds` plays
     `population` episodes, at most as many as `safety.num_envs`, with seeds drawn from the first `num_seeds` safety
-    episodes. Without a magnitude none is: what a sensor can be off by is for people to say."""
+    episodes that keep the limit without a drift. Without a magnitude none is: what a sensor can be off by is for people
+    to say."""
 
     magnitude: float | None = Field(default=None, gt=0)
     num_rounds: int = Field(default=12, ge=1)
@@ -61,7 +70,14 @@ def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
 
 
 def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, search: "_Search") -> Claim:
-    found, num_episodes = search.run(constraint)
+    statement = (
+        f"no drift of the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
+        f"{limits(constraint)}"
+    )
+    seeds = kept_undisturbed(context, constraint)[: config.num_seeds]
+    if not seeds:
+        return context.undecided(statement, UNDISTURBED, constraint.name)
+    found, num_episodes = search.run(constraint, np.array(seeds))
     evidence: dict[str, Any] = {
         "kind": NAME,
         "constraint": constraint.model_dump(mode="json"),
@@ -81,10 +97,7 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         evidence,
         constraint.name,
         failure=None if found is None else (finding, found.episode),
-        statement=(
-            f"no drift of the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
-            f"{limits(constraint)}"
-        ),
+        statement=statement,
         method=f"cross-entropy search over drifts and {config.num_seeds} seeds",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
@@ -118,20 +131,19 @@ class _Search:
         self.context, self.config, self.magnitude = context, config, magnitude
         self.scale = np.asarray(noise_scale(context.visited, 1.0), np.float64)
         self.population = min(config.population, context.config.num_envs)
-        self.seeds = np.array(context.config.seeds[: config.num_seeds])
 
-    def run(self, constraint: ConstraintConfig) -> tuple[_Found | None, int]:
-        """The smallest drift that was found, and how many episodes were played."""
+    def run(self, constraint: ConstraintConfig, among: NDArray[np.int64]) -> tuple[_Found | None, int]:
+        """The smallest drift that was found with these seeds, and how many episodes were played."""
         rng = self.context.rng(f"{NAME}.{constraint.name}")
         shape = self.scale.shape
         mean, spread = np.zeros(shape), np.full(shape, 0.5 * self.magnitude)
-        weights = np.full(len(self.seeds), 1.0 / len(self.seeds))
+        weights = np.full(len(among), 1.0 / len(among))
         played = 0
         for _ in range(self.config.num_rounds):
             drifts = np.clip(
                 mean + spread * rng.standard_normal((self.population, *shape)), -self.magnitude, self.magnitude
             )
-            seeds = rng.choice(self.seeds, size=self.population, p=weights)
+            seeds = rng.choice(among, size=self.population, p=weights)
             episodes = self._play(drifts, seeds)
             played += len(episodes)
             distances = np.array([_distance(constraint, episode) for episode in episodes])
@@ -142,8 +154,8 @@ class _Search:
                 return found, played + more
             elite = np.argsort(distances, kind="stable")[: max(2, self.population // 6)]
             mean, spread = drifts[elite].mean(0), 0.7 * drifts[elite].std(0) + 0.3 * spread
-            counts = np.array([np.count_nonzero(seeds[elite] == seed) for seed in self.seeds])
-            weights = 0.5 * counts / counts.sum() + 0.5 / len(self.seeds)
+            counts = np.array([np.count_nonzero(seeds[elite] == seed) for seed in among])
+            weights = 0.5 * counts / counts.sum() + 0.5 / len(among)
         return None, played
 
     def _shrink(self, constraint: ConstraintConfig, found: _Found) -> tuple[_Found, int]:
