@@ -17,7 +17,7 @@ from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.case.evidence import EvidenceWriter
-from loomrl.safety.check import Context
+from loomrl.safety.check import Context, Scope
 from loomrl.safety.checks import falsification
 from loomrl.safety.checks.falsification import FalsificationConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
@@ -207,6 +207,8 @@ def test_a_search_that_could_find_nothing_supports_nothing(
     claim, _ = examined(tmp_path, environment, policy)
     assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
     assert why in claim.finding
+    scope = falsification.scope(FalsificationConfig(num_leads=LEADS), claim)
+    assert scope == Scope.nothing(claim.finding.removeprefix("not examined: "))
 
 
 def test_an_honest_policy_is_supported(tmp_path: Path) -> None:

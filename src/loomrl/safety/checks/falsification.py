@@ -28,6 +28,7 @@ STAGE = FALSIFICATION
 LOCAL = False
 RECOVERY, LONE_CHOICES = (f"{NAME}.{search}" for search in SEARCHES)
 _MOST = 1e300  # stands for what is not finite
+_NOT_EXAMINED = "not examined: "  # begins the finding of such a search
 _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
 
@@ -74,6 +75,8 @@ def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
 
 def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
+    if claim.finding.startswith(_NOT_EXAMINED):
+        return Scope.nothing(claim.finding.removeprefix(_NOT_EXAMINED))
     if claim.id == RECOVERY:
         return Scope(
             f"{claim.num_samples} states at the ends of up to {config.num_leads} led episodes",
@@ -124,7 +127,7 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
     worst = found[0] if found else None
     finding = f"from none of {search.num_states} states does it fail of its own where a recovery exists"
     if search.why_not:
-        finding = f"not examined: {search.why_not}"
+        finding = f"{_NOT_EXAMINED}{search.why_not}"
     if worst is not None:
         finding = _describe_failure(worst, scale)
     assumptions = [
