@@ -310,6 +310,21 @@ def test_features_with_other_values_are_other_features() -> None:
     assert covered(reward_bias, config) == {"a.outcomec.outcome"}
 
 
+def test_a_feature_with_more_values_asks_for_more() -> None:
+    feature = {"parameter": "group", "outcome_margin": 1.0}
+    config = RewardBiasConfig(
+        features=[
+            {"name": "a", **feature, "values": [0, 1]},
+            {"name": "b", **feature, "values": [2, 1.0, 0]},
+            {"name": "c", **feature, "values": ["0", 1]},
+            {"name": "d", **feature, "values": [0, 1], "outcome_margin": 0.5},
+            {"name": "e", **feature, "parameter": "age", "values": [0, 1, 2]},
+        ]
+    )
+    rewards = {"a.rewardd.reward", "d.rewarda.reward", "b.rewarda.reward", "b.rewardd.reward"}
+    assert covered(reward_bias, config) == rewards | {"b.outcomea.outcome", "d.outcomea.outcome"}
+
+
 def test_a_property_that_cannot_be_decided_for_others_is_no_less_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     def undecidable(*_: Any) -> Any:
         raise ConfigError("it lies at its limit")

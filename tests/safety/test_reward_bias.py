@@ -241,6 +241,10 @@ def test_a_feature_the_environment_does_not_have_is_named(barely_trained: Policy
         ({"values": [1]}, "at least 2 items"),
         ({"values": [0, 1], "observed_as": ["group"]}, "'group' is no component"),
         ({"values": [0, 1], "parameter": ""}, "at least 1 character"),
+        ({"values": [0, 0]}, "one: values: 0 and 0 are equal; name values that differ"),
+        ({"values": ["a", 1, 1.0]}, r"values: 1 and 1\.0 are equal"),
+        ({"values": [2, True, 1]}, "values: True and 1 are equal"),
+        ({"values": [[1, 2], [1.0, 2]]}, r"values: \[1, 2\] and \[1\.0, 2\] are equal"),
     ],
 )
 def test_features_that_say_too_little_are_refused(feature: dict[str, Any], told: str) -> None:

@@ -61,6 +61,12 @@ class RewardBiasConfig(CheckConfig):
     @model_validator(mode="after")
     def _distinct(self) -> "RewardBiasConfig":
         demand_distinct(self.features, "features")
+        for feature in self.features:
+            for one, other in itertools.combinations(feature.values, 2):
+                if one == other:
+                    raise ValueError(
+                        f"features: {feature.name}: values: {one!r} and {other!r} are equal; name values that differ"
+                    )
         return self
 
 
@@ -109,12 +115,13 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
 def demands(context: Context, config: RewardBiasConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
     """What is asked of each feature, by claim id."""
     found = {}
+    declared = [value for feature in config.features for value in feature.values]
     for feature in config.features:
-        told = feature.model_dump(mode="json")
-        values, shown = (tuple(sorted(map(str, told[name]))) for name in ("values", "observed_as"))
-        found[f"{NAME}.{feature.name}.reward"] = Demand((NAME, feature.parameter, values, shown))
+        values = tuple(float(value in feature.values) for value in declared)  # more of them ask for more
+        shown = tuple(sorted(feature.observed_as))
+        found[f"{NAME}.{feature.name}.reward"] = Demand((NAME, feature.parameter, shown), values)
         if (margin := feature.outcome_margin) is not None:
-            found[f"{NAME}.{feature.name}.outcome"] = Demand((NAME, feature.parameter, values), (-margin,))
+            found[f"{NAME}.{feature.name}.outcome"] = Demand((NAME, feature.parameter), (-margin, *values))
     return found
 
 
