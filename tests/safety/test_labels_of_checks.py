@@ -32,9 +32,10 @@ from loomrl.safety.checks.certified import CertifiedConfig
 from loomrl.safety.checks.model_checking import ModelCheckingConfig
 from loomrl.safety.checks.monotone import MonotoneConfig
 from loomrl.safety.checks.reward_bias import RewardBiasConfig
-from loomrl.safety.checks.reward_hacking import RewardHackingConfig
+from loomrl.safety.checks.reward_hacking import RewardHackingConfig, SensorConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.constraints import exact, limits
+from loomrl.safety.probing.exploits import Loops, UnearnedRewards
 from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted, with_noise
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Bound, Claim, Episode, LabelKind, SafetyCase, Verdict
@@ -173,7 +174,43 @@ def test_a_range_that_changes_nothing_is_not_counted(differs: bool) -> None:
 def test_where_every_step_earns_the_same_no_windfall_is_counted(differs: bool) -> None:
     one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
     other = replace(one, reward=np.array([1.0, 2.0])) if differs else one
-    assert (reward_hacking._no_windfall([one, other]) is None) is differs
+    assert (reward_hacking._never_exploited(UnearnedRewards(), "gone", [one, other]) is None) is differs
+
+
+@pytest.mark.parametrize(("rewards", "labelled"), [([1.1, 0.1, 0.1], True), ([1.1, 0.1, 0.2], False)])
+def test_a_step_without_progress_that_earns_more_than_others_may_be_a_windfall(
+    rewards: list[float], labelled: bool
+) -> None:
+    told = {"gone": np.array([1.0, 0.0, 0.0])}
+    one = Episode(0, np.zeros((3, 1)), np.zeros(3), np.array(rewards), np.zeros((3, 1)), False, True, info=told)
+    label = reward_hacking._never_exploited(UnearnedRewards(), "gone", [one])
+    assert (label and label.kind) == (LabelKind.NEVER_BROKEN if labelled else None)
+
+
+def test_a_windfall_that_was_seen_can_be_earned_however_alike_all_are() -> None:
+    gains = np.ones(1_000)
+    gains[3] = 0.0
+    one = Episode(0, np.zeros((1_000, 1)), np.zeros(1_000), 5.0 * (1 - gains), np.zeros((1_000, 1)), False, True)
+    one = replace(one, info={"gone": gains})
+    assert reward_hacking._never_exploited(UnearnedRewards(), "gone", [one]) is None
+
+
+@pytest.mark.parametrize(("window", "labelled"), [(2, False), (3, True)])
+def test_where_no_episode_is_as_long_as_a_loop_none_is_counted(window: int, labelled: bool) -> None:
+    one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
+    label = reward_hacking._never_exploited(Loops(window=window), "gone", [one])
+    assert (label and label.kind) == (LabelKind.NEVER_BROKEN if labelled else None)
+
+
+@pytest.mark.parametrize(
+    ("truth", "labelled"), [([0.1, 0.0], True), ([0.1, 0.3], False), ([0.1, np.nan], False), (None, False)]
+)
+def test_a_sensor_that_random_actions_do_not_fool_was_never_seen_off(truth: list[float] | None, labelled: bool) -> None:
+    one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
+    other = one if truth is None else replace(one, info={"x": np.array(truth)})
+    sensor = SensorConfig(name="a", observation="observation[0]", truth="x", tolerance=0.2)
+    label = reward_hacking._never_off(sensor, 0, [one], [other])
+    assert (label and label.kind) == (LabelKind.NEVER_BROKEN if labelled else None)
 
 
 # --- what asks for no more than another claim ---

@@ -18,7 +18,7 @@ from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.system.files import write_json, write_sums
 from loomrl.training.config import TrainingConfig, ValidationConfig
-from loomrl.types import Claim, SafetyCase, TrainingReport, Verdict
+from loomrl.types import Claim, LabelKind, SafetyCase, TrainingReport, Verdict
 from tests.support.trained import EVALUATION, Policy, evaluate, examine, train, without_long_searches
 
 SWEEPING = '''
@@ -94,6 +94,7 @@ def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Po
     expected = Verdict.SUPPORTED if honest else Verdict.REFUTED
     assert claims["objective"].verdict is expected
     assert claims["eyes"].verdict is expected
+    assert claims["eyes"].label is None, "random actions fool it"
     if honest:
         assert {claim.verdict for claim in claims.values()} == {Verdict.SUPPORTED}
         assert not case.decision.blocking
@@ -106,6 +107,14 @@ def test_an_exploit_is_found_where_the_reward_allows_it(sweeping: tuple[bool, Po
             counterexample = claims[name].counterexample
             assert counterexample is not None
             assert again.finding == counterexample.description
+
+
+@pytest.mark.parametrize("sweeping", [True], ids=["honest"], indirect=True)
+def test_a_tolerance_that_nobody_breaks_says_nothing(sweeping: tuple[bool, Policy], tmp_path: Path) -> None:
+    wide = {"name": "eyes", "observation": "observation[0]", "truth": "all_dust", "tolerance": 10.0}
+    (claim,) = claims_of(examine(sweeping[1], tmp_path, settings(objective=None, sensors=[wide]))).values()
+    assert claim.verdict is Verdict.SUPPORTED
+    assert (claim.label and claim.label.kind) == LabelKind.NEVER_BROKEN
 
 
 @pytest.mark.parametrize("sweeping", [False], ids=["fooled"], indirect=True)
@@ -126,6 +135,7 @@ def test_a_sensor_within_its_tolerance_is_not_off_again(sweeping: tuple[bool, Po
         ([0.0, 4.0, 6.0, 4.0], 2, Verdict.SUPPORTED),  # but the best one was kept
         ([6.0, 4.0, 2.0, 1.0], 3, Verdict.REFUTED),  # random actions reach nothing: all of it is gain
         ([-3.0, -3.0, -3.0, -4.0], 3, Verdict.UNDECIDED),  # there never was a gain
+        ([4.0], 0, Verdict.SUPPORTED),  # the best is the only one: nothing can have been lost
     ],
 )
 def test_the_policy_that_was_kept_is_held_to_the_best_of_its_training(
@@ -148,6 +158,7 @@ def test_the_policy_that_was_kept_is_held_to_the_best_of_its_training(
     write_sums(policy.training)
     claim = claims_of(examine(policy, tmp_path / "safety", settings(objective="gone")))["training"]
     assert claim.verdict is verdict, claim.finding
+    assert (claim.label and claim.label.kind) == (LabelKind.CANNOT_BE_FALSE if len(wanted) == 1 else None)
     if verdict is Verdict.REFUTED and wanted[0] == 0.0:
         assert claim.bound is not None
         assert claim.bound.measured == pytest.approx(2.0)

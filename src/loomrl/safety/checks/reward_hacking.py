@@ -128,13 +128,15 @@ def examine(context: Context, config: RewardHackingConfig) -> list[Claim]:
         EnvironmentFault: when the environment breaks its API.
         ArtifactError: when the report of training cannot be read.
     """
+    if config.objective is None and not config.sensors:
+        return []
     claims = []
+    random = context.play(_random_actions(context), [episode.seed for episode in _some(context, config)])
     if config.objective is not None:
-        random = context.play(_random_actions(context), [episode.seed for episode in _some(context, config)])
         claims.append(_gain_claim(context, config, config.objective, random))
         claims += _training_claims(context, config, config.objective, random)
         claims += [_exploit_claim(context, config, name, config.objective, random) for name in config.signatures]
-    return claims + [_sensor_claim(context, sensor) for sensor in config.sensors]
+    return claims + [_sensor_claim(context, sensor, random) for sensor in config.sensors]
 
 
 def scope(config: RewardHackingConfig, claim: Claim) -> Scope:
@@ -332,8 +334,14 @@ def _training_claims(
                 f"and is {means[kept]:.4g} in the policy that was kept, of {steps[kept]} steps and returns of "
                 f"{returns[kept]:.4g}; it began at {start:.4g}"
             ),
+            label=_validated_once() if len(rows) == 1 else None,
         )
     ]
+
+
+def _validated_once() -> ClaimLabel:
+    reason = "training was validated once: the policy that was kept is the best, so that nothing can have been lost"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def _best_and_kept(policy_folder: Path, rows: list[dict[str, Any]]) -> tuple[list[int], FloatArray, int, int]:
@@ -412,16 +420,24 @@ def _exploit_claim(
         ],
         num_samples=len(shares),
         finding=_exploit_finding(float(shares.mean()), worst) if is_paid else UNPAID,
-        label=_no_windfall((*episodes, *random)) if isinstance(signature, UnearnedRewards) else None,
+        label=_never_exploited(signature, objective, (*episodes, *random)),
     )
 
 
-def _no_windfall(episodes: Sequence[Episode]) -> ClaimLabel | None:
-    """The label where every step earns the same, whoever acts: none earns more than others."""
-    if len(np.unique(np.concatenate([episode.reward for episode in episodes]))) > 1:
+def _never_exploited(signature: ExploitSignature, objective: str, episodes: Sequence[Episode]) -> ClaimLabel | None:
+    """The label where nothing can be earned so in these episodes, those of random actions among them: none has room for
+    a loop, or no step without progress earns more than another one."""
+    count = f"{len(episodes)} episodes, those of random actions among them"
+    if isinstance(signature, Loops):
+        if any(episode.length >= signature.window for episode in episodes):
+            return None
+        reason = f"none of {count}, has as many as {signature.window} steps: whether any can is not known"
+        return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
+    unearned = [episode.reward[signature.without_progress(episode, objective)] for episode in episodes]
+    if len(np.unique(np.concatenate(unearned))) > 1 or np.any(np.concatenate(signature.marks(episodes, objective))):
         return None
-    reason = f"every step of {len(episodes)} episodes earns the same, those of random actions among them"
-    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether any can earn more is not known")
+    reason = f"every step without progress earns the same, in {count}: whether any can earn more is not known"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
 
 
 def _demand_room(signature: ExploitSignature, max_episode_steps: int | None) -> None:
@@ -455,7 +471,7 @@ def _steps(earned: Earned) -> str:
 # --- sensors ----------------------------------------------------------------------------------------------------
 
 
-def _sensor_claim(context: Context, sensor: SensorConfig) -> Claim:
+def _sensor_claim(context: Context, sensor: SensorConfig, random: Sequence[Episode]) -> Claim:
     place = place_of(sensor.observation, context.observation_space, refusal(NAME, "sensors", sensor.name))
     largest, worst = 0.0, None
     for episode in context.episodes:
@@ -484,7 +500,20 @@ def _sensor_claim(context: Context, sensor: SensorConfig) -> Claim:
         bound=Bound(kind="largest deviation", measured=largest, limit=sensor.tolerance, unit=sensor.truth),
         num_samples=sum(episode.length for episode in context.episodes),
         finding=f"the largest deviation is {described}",
+        label=_never_off(sensor, place, context.episodes, random) if holds else None,
     )
+
+
+def _never_off(
+    sensor: SensorConfig, place: int, own: Sequence[Episode], random: Sequence[Episode]
+) -> ClaimLabel | None:
+    """The label of a sensor that random actions do not bring off its truth either; what is not told may be off."""
+    for episode in random:
+        truth = episode.info.get(sensor.truth, np.full(episode.length, np.nan))
+        if not np.all(np.abs(_shown(place, episode) - truth) <= sensor.tolerance):
+            return None
+    reason = f"it is off in none of {len(own)} episodes of the policy and {len(random)} of random actions"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether it can be is not known")
 
 
 def _sensor_again(sensor: SensorConfig, failure: Failure, episode: Episode) -> Replayed:
