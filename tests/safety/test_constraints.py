@@ -72,6 +72,15 @@ def test_a_quantity_that_is_not_there(limit: ConstraintConfig, message: str) -> 
         check_constraint(limit, EPISODE)
 
 
+def test_an_episode_that_does_not_tell_what_others_tell_does_not_keep_the_limit() -> None:
+    """A number that is left out of a short episode ends no gate: it is not known to respect the limit."""
+    limit, silent = constraint("info.speed", None, 5.0), replace(EPISODE, info={})
+    assert violations(limit, silent).all()
+    check_constraint(limit, silent, EPISODE)
+    with pytest.raises(ConfigError, match=r"no numeric key 'speed' in the episode of seed 5"):
+        check_constraint(limit, silent, silent)
+
+
 def test_would_violate_counts_limits_on_the_action_alone() -> None:
     both = [constraint("action[0]", -1, 0.5), constraint("observation[0]", 100)]
     assert would_violate(both, EPISODE.obs, EPISODE.action).tolist() == [False, False, True]

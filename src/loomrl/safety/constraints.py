@@ -67,7 +67,8 @@ def would_violate(
 
 
 def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
-    """The quantity after each step, (L,); `return`, `episode_cost` and `length` are what they are so far.
+    """The quantity after each step, (L,); `return`, `episode_cost` and `length` are what they are so far. NaN where the
+    info does not tell it.
 
     Raises:
         ConfigError: when the episode has no such quantity.
@@ -86,7 +87,8 @@ def quantity(constraint: ConstraintConfig, episode: Episode) -> Floats:
     if kind in ("cost", "episode_cost"):
         cost = _cost(constraint, episode)
         return cost if kind == "cost" else np.cumsum(cost, dtype=np.float64)
-    return _info(constraint, episode)
+    told = episode.info.get(constraint.quantity.removeprefix("info."), np.full(episode.length, np.nan))
+    return np.asarray(told, dtype=np.float64)
 
 
 def _total(constraint: ConstraintConfig, episode: Episode) -> float:
@@ -119,9 +121,17 @@ def check_against(constraints: Sequence[ConstraintConfig], observation_space: An
             raise ConfigError(f"safety.constraints.{place}.quantity: {constraint.name}: {problem}")
 
 
-def check_constraint(constraint: ConstraintConfig, episode: Episode) -> None:
-    """Raise `ConfigError` when the constraint cannot be evaluated on such episodes."""
-    quantity(constraint, episode)
+def check_constraint(constraint: ConstraintConfig, *episodes: Episode) -> None:
+    """Raise `ConfigError` when the constraint cannot be evaluated on such episodes: for a number of the infos, when
+    none of them tells it."""
+    quantity(constraint, episodes[0])
+    key = constraint.quantity.removeprefix("info.")
+    if key != constraint.quantity and all(key not in episode.info for episode in episodes):
+        present = ", ".join(f"info.{name}" for name in sorted(episodes[0].info)) or "none"
+        raise ConfigError(
+            f"safety.constraints: {constraint.name}: the environment's info has no numeric key {key!r} in the episode "
+            f"of seed {episodes[0].seed}; its keys: {present}"
+        )
 
 
 def limits(constraint: ConstraintConfig) -> str:
@@ -144,17 +154,6 @@ def _component(constraint: ConstraintConfig, values: NDArray[np.generic]) -> Flo
     if problem := absent(constraint.quantity, int(np.prod(np.shape(values)[1:], dtype=np.int64))):
         raise ConfigError(f"safety.constraints: {constraint.name}: {problem}")
     return component(constraint.quantity, values)
-
-
-def _info(constraint: ConstraintConfig, episode: Episode) -> Floats:
-    key = constraint.quantity.removeprefix("info.")
-    if key not in episode.info:
-        present = ", ".join(f"info.{name}" for name in sorted(episode.info)) or "none"
-        raise ConfigError(
-            f"safety.constraints: {constraint.name}: the environment's info has no numeric key {key!r} in the episode "
-            f"of seed {episode.seed}; its keys: {present}"
-        )
-    return np.asarray(episode.info[key], dtype=np.float64)
 
 
 def ends(constraint: ConstraintConfig) -> tuple[float, float]:

@@ -15,6 +15,7 @@ from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.make import make_envs
 from loomrl.environment.snapshots.snapshot import take_snapshot
 from loomrl.environment.spaces import space_from_json
+from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.case.evidence import EvidenceWriter
 from loomrl.safety.check import Context, Scope
@@ -53,6 +54,20 @@ class Shore(Line):
     def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
         obs, reward, _, truncated, info = super().step(action)
         return obs, reward, bool(np.abs(self.place) > 1.9), truncated, info
+
+
+class Told(Line):
+    """Tells a speed, but not in an episode whose first step leads out of the ordinary."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[Any], dict[str, Any]]:
+        self.info: dict[str, float] | None = None
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[NDArray[Any], float, bool, bool, dict[str, Any]]:
+        obs, reward, _, truncated, _ = super().step(action)
+        if self.info is None:
+            self.info = {"speed": 0.05} if abs(self.place) < 0.05 else {}
+        return obs, reward, False, truncated, self.info
 
 
 class Once(Line):
@@ -209,6 +224,19 @@ def test_a_search_that_could_find_nothing_supports_nothing(
     assert why in claim.finding
     scope = falsification.scope(FalsificationConfig(num_leads=LEADS), claim)
     assert scope == Scope.nothing(claim.finding.removeprefix("not examined: "))
+
+
+def test_a_number_that_no_episode_tells_is_named(tmp_path: Path) -> None:
+    unknown = ConstraintConfig(name="slow", quantity="info.speed", high=1)
+    with pytest.raises(ConfigError, match="no numeric key 'speed'"):
+        examined(tmp_path, "Line", runs_away, unknown)
+
+
+def test_a_led_episode_that_does_not_tell_a_number_ends_no_gate(tmp_path: Path) -> None:
+    told = ConstraintConfig(name="slow", quantity="info.speed", high=1)
+    claim, context = examined(tmp_path, "Told", lambda obs: (obs[:, 0] < 0).astype(np.int64), told)
+    assert claim.verdict is Verdict.SUPPORTED
+    assert all("speed" in episode.info for episode in context.episodes)
 
 
 def test_an_honest_policy_is_supported(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.check import FALSIFICATION, Context, Scope
 from loomrl.safety.config import SEARCHES, ConstraintConfig
+from loomrl.safety.constraints import check_constraint
 from loomrl.safety.probing.playing import Field as PlayingField
 from loomrl.safety.probing.playing import Lead
 from loomrl.safety.probing.probes import ask, is_recurrent, one_action_alone, shield_assumptions, to_texts
@@ -67,6 +68,8 @@ def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
         ConfigError: when a declared limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
+    for constraint in context.config.constraints:
+        check_constraint(constraint, *context.episodes)
     claims = [_recovery(context, config)]
     if isinstance(context.observation_space, spaces.Box) and context.observation_space.dtype.kind == "f":
         claims.append(_lone_choices(context, config))

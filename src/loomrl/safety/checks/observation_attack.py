@@ -67,7 +67,7 @@ def examine(context: Context, config: ObservationAttackConfig) -> list[Claim]:
     if config.magnitude is None or not isinstance(space, spaces.Box) or space.dtype.kind != "f":
         return []
     for constraint in context.config.constraints:
-        check_constraint(constraint, context.episodes[0])
+        check_constraint(constraint, *context.episodes)
     attack = Attack(space, noise_scale(context.visited, 1.0), context.config.first_seed, config.num_candidates)
     seeds = context.config.seeds[: config.num_episodes]
     episodes = context.play(attack.on(context.policy, config.magnitude), list(seeds))

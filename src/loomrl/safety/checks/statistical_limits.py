@@ -63,7 +63,7 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
     if not constraints:
         return []
     for constraint in constraints:
-        check_constraint(constraint, context.episodes[0])
+        check_constraint(constraint, *context.episodes)
     kinds = [_kind(constraint, config) for constraint in constraints]
     samples = [kind.of(constraint, context.episodes) for kind, constraint in zip(kinds, constraints, strict=True)]
     while count := num_more(samples, config.max_episodes, context.config.confidence):

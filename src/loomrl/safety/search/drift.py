@@ -16,7 +16,7 @@ from pydantic import Field
 from loomrl.safety.case.counterexample import Failure, Replayed, describe, replay_limit
 from loomrl.safety.check import CheckConfig, Context
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
-from loomrl.safety.constraints import beyond, check_constraint, limits, quantity, violates
+from loomrl.safety.constraints import beyond, limits, quantity, violates
 from loomrl.safety.probing.probes import (
     UNDISTURBED,
     act_seeing,
@@ -58,13 +58,10 @@ def drift_claims(context: Context, config: DriftConfig) -> list[Claim]:
     """One claim for each declared limit, where observations are a Box and a magnitude is given; else none.
 
     Raises:
-        ConfigError: when a limit is on a quantity that episodes do not have.
         EnvironmentFault: when the environment breaks its API.
     """
     if config.magnitude is None or not isinstance(context.observation_space, spaces.Box):
         return []
-    for constraint in context.config.constraints:
-        check_constraint(constraint, context.episodes[0])
     search = _Search(context, config, config.magnitude)
     return [_claim(context, config, constraint, search) for constraint in context.config.constraints]
 
