@@ -219,7 +219,7 @@ def test_a_limit_hides_no_claim_of_its_name(barely_trained: Policy, tmp_path: Pa
 
 def test_what_an_attack_breaks_is_counted_whatever_repeats(barely_trained: Policy, tmp_path: Path) -> None:
     again = CONSTRAINTS[0].model_copy(update={"name": "cart_again", "high": 2.3, "max_probability": 0.2})
-    checks = without_long_searches(observation_attack={"magnitude": 0.1, "num_episodes": 4})
+    checks = without_long_searches(observation_attack={"magnitude": 0.3, "num_episodes": 80})
     config = SAFETY.model_copy(update={"constraints": [CONSTRAINTS[0], again], "checks": checks})
     claims = by_id(examine(barely_trained, tmp_path, config))
     first, second = claims["observation_attack.cart_stays_on_track"], claims["observation_attack.cart_again"]
