@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from loomrl.errors import ConfigError, GateRefused
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.config import ConstraintConfig
+from loomrl.safety.constraints import check_constraint
 from loomrl.serving.policy.distance import action_distance, agrees
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.shadow.config import BURSTS, NOISE_MARGIN, NOISES, PILOT_EPISODES
@@ -112,8 +113,12 @@ class _Examination:
 
     @cached_property
     def episodes(self) -> list[Episode]:
-        """Those of the champion; of the challenger where there is no champion."""
-        return self.continuations.play(self.champion or self.challenger, self.own)
+        """Those of the champion; of the challenger where there is none. Raises ConfigError where none tells what a
+        limit is on."""
+        played = self.continuations.play(self.champion or self.challenger, self.own)
+        for limit in self.limits:
+            check_constraint(limit, *played)
+        return played
 
     @cached_property
     def scale(self) -> float:
