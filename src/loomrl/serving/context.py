@@ -425,6 +425,7 @@ class ServerContext:
             self.keeper.sync_error,
             self.controls.unsaved,
             self.controls.reserved,
+            self.controls.missing,
         )
         return [
             *self.errors.values(),

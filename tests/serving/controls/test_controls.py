@@ -32,6 +32,7 @@ from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
+from loomrl.system.files import canonical_json, sha256
 from tests.support.inside import wait_for
 from tests.support.jumping_clock import JumpingClock
 from tests.support.policies import OBSERVATIONS, discrete_folder
@@ -722,7 +723,7 @@ def test_a_file_from_before_there_were_countdowns_is_read(loomrl_home: Path) -> 
     now = time.time()
     controls.set_override(Override(action=1, created=now - 50.0, expires=now + 10.0, **ADA), "test")
     document = json.loads(controls.path.read_bytes())
-    del document["countdowns"]
+    del document["countdowns"], document["format"], document["digest"]
     for control in document["controls"]:
         del control["made_from"]
     controls.path.write_text(json.dumps(document))
@@ -855,15 +856,137 @@ def test_a_damaged_file_is_set_aside_and_changes_nothing(loomrl_home: Path, dama
     assert len(list(controls.path.parent.glob("*.damaged-*"))) == 1
 
 
-def test_a_file_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> None:
+def written_by_a_newer_version(path: Path) -> bytes:
     """It is whole, and an older server does not know all that it says."""
+    newer = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "digest"}
+    newer |= {"format": newer["format"] + 1, "ranks": []}
+    text = canonical_json(newer | {"digest": sha256(canonical_json(newer))})
+    path.write_bytes(text)
+    return text
+
+
+def test_a_file_of_a_newer_version_is_left_as_it_is_and_orders_go_on(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    newer = written_by_a_newer_version(controls.path)
+    controls.refresh(has_changed=True)
+    switched(controls, True)
+    assert (controls.unsaved, controls.unknown, actions(controls)) == (None, None, [1])
+    assert "a newer LoomRL wrote it" in (controls.reserved or "")
+    another = Controls("cartpole")
+    assert (another.orders, another.unknown) == (controls.orders, None)
+    for one in (controls, another):
+        assert (one.missing or "").endswith("orders may be missing here")
+    switched(another, False)
+    controls.follow()
+    assert controls.orders.kill_switch is None
+    assert controls.path.read_bytes() == newer
+    assert list(controls.path.parent.glob("*.damaged-*")) == []
+
+
+def test_a_reserve_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    newer = canonical_json({"format": 99})
+    controls._reserve.write(canonical_json({"format": 99, "digest": sha256(newer)}))
+    another = Controls("cartpole")
+    switched(another, True)
+    assert actions(another) == [1]
+    assert "orders may be missing here" in (another.missing or "")
+    assert another.unsaved is None
+    assert Controls("cartpole").orders == another.orders
+    assert controls._reserve.read() == canonical_json({"format": 99, "digest": sha256(newer)})
+
+
+def test_no_flipped_bit_of_the_file_loses_or_changes_an_order(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1, "a"), "test")
+    switched(controls, True)
+    whole = controls.path.read_bytes()
+    for place in range(0, len(whole), 7):
+        for bit in (1, 4):
+            damaged = bytearray(whole)
+            damaged[place] ^= bit
+            controls.path.write_bytes(damaged)
+            another = Controls("cartpole")
+            assert another.orders == controls.orders, bytes(damaged[max(0, place - 20) : place + 20])
+            assert "is damaged" in (another.damaged or "")
+            assert another.missing is None
+            assert controls.path.read_bytes() == whole
+    aside = list(controls.path.parent.glob("*.damaged-*"))
+    assert len(aside) == 2 * len(range(0, len(whole), 7))
+
+
+def test_a_file_that_was_deleted_is_written_anew_from_its_copy(loomrl_home: Path) -> None:
     controls = Controls("cartpole")
     switched(controls, True)
-    newer = json.loads(controls.path.read_bytes()) | {"ranks": []}
-    controls.path.write_text(json.dumps(newer))
-    with pytest.raises(ArtifactError, match="holds what this LoomRL does not know; use the newer one"):
-        Controls("cartpole")
-    assert json.loads(controls.path.read_bytes()) == newer
+    controls.path.unlink()
+    another = Controls("cartpole")
+    assert is_strict(another)
+    assert (another.damaged or "").endswith("is gone")
+    assert is_strict(Controls("cartpole"))
+
+
+def test_where_file_and_copy_are_damaged_it_is_said_until_loomdb_has_told_what_it_knows(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = hosts[0]
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "one"))
+    switched(one, True)
+    one.exchange(database)
+    one.path.write_bytes(b"")
+    one.path.with_suffix(".copy").write_bytes(b"{")
+    another = Controls("cartpole")
+    assert not is_strict(another)
+    assert (another.missing or "").endswith("there is no whole copy of it: orders may be missing here")
+    another.exchange(database)
+    assert is_strict(another)
+    assert another.missing is None
+    assert {path.name for path in one.path.parent.glob("*.damaged-*")} == {
+        "cartpole.json.damaged-1",
+        "cartpole.copy.damaged-1",
+    }
+
+
+def test_a_damaged_copy_is_written_anew(loomrl_home: Path) -> None:
+    controls = Controls("cartpole", patience_seconds=PATIENCE)
+    switched(controls, True)
+    copy = controls.path.with_suffix(".copy")
+    copy.write_bytes(b"{")
+    again = Controls("cartpole", patience_seconds=PATIENCE)
+    wait_for(lambda: (again.follow(), copy.exists() and copy.read_bytes() == controls.path.read_bytes())[1])
+    assert copy.with_name("cartpole.copy.damaged-1").read_bytes() == b"{"
+
+
+BY_AN_EARLIER_VERSION = (
+    b'{"controls":[{"actor":"test","created":"2026-01-02T03:04:05Z","document":{"person":"Ada","reason":"test"},'
+    b'"made_from":0,"name":"kill_switch","policy":"cartpole","reason":"test","replaces":[],"revision":1},'
+    b'{"actor":"test","created":"2026-01-02T03:04:05Z","document":{"action":1,"agent_id":"a","created":1.0,'
+    b'"expires":null,"fallback":false,"id":"0123abcd","person":"Ada","reason":"test","version":null},"made_from":0,'
+    b'"name":"override/a","policy":"cartpole","reason":"test","replaces":[],"revision":1}],"countdowns":{}}\n'
+)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_gets_a_digest_and_a_copy(loomrl_home: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(BY_AN_EARLIER_VERSION)
+    server = Controls("cartpole", patience_seconds=PATIENCE)
+    assert (is_strict(server), actions(server), server.damaged, server.missing) == (True, [1], None, None)
+    wait_for(lambda: (server.follow(), b'"digest"' in path.read_bytes())[1])
+    assert path.with_suffix(".copy").read_bytes() == path.read_bytes()
+    assert Controls("cartpole").orders == server.orders
+
+
+def test_of_a_damaged_file_of_an_earlier_version_what_can_be_read_is_in_force_and_it_is_said(loomrl_home: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(BY_AN_EARLIER_VERSION.replace(b'"kill_switch"', b'"kill_swiuch"'))
+    controls = Controls("cartpole")
+    assert actions(controls) == [1]
+    assert "orders that cannot be read: kill_swiuch" in (controls.damaged or "")
+    assert "orders may be missing here" in (controls.missing or "")
+    assert path.with_name("cartpole.json.damaged-1").is_file()
 
 
 def test_what_a_silent_worker_knows_is_asked_for_again(loomrl_home: Path) -> None:
@@ -1114,27 +1237,38 @@ def test_an_override_describes_itself() -> None:
         Override(fallback=True, action=1, **ADA)
 
 
-@pytest.mark.parametrize("broken", ["pread", "stat"])
+@pytest.mark.parametrize("broken", ["reserve", "file", "file and copy"])
 def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    controls, stat = Controls("cartpole"), Path.stat
+    """Nor a server from starting; whether a version may act, `unknown` says."""
+    controls, read = Controls("cartpole"), Path.read_bytes
+    controls.set_override(override(1), "test")
+    unread = {controls.path, controls.path.with_suffix(".copy")} if broken == "file and copy" else {controls.path}
 
-    def failing_stat(path: Path, **options: bool) -> os.stat_result:
-        return failing() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
+    def failing_read(path: Path) -> bytes:
+        return failing() if path in unread else read(path)
 
     with monkeypatch.context() as disk:
-        if broken == "pread":
+        if broken == "reserve":
             disk.setattr(os, "pread", failing)
         else:
-            disk.setattr(Path, "stat", failing_stat)
+            disk.setattr(Path, "read_bytes", failing_read)
         controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
         assert controls.orders.kill_switch is not None
-        assert controls.unsaved is not None
+        assert controls.unsaved if broken == "reserve" else controls.reserved
         with pytest.raises(ArtifactError, match="cannot be read"):
             controls.refresh(has_changed=True)
-    controls.follow()
-    assert Controls("cartpole").orders.kill_switch is not None
+        another = Controls("cartpole")
+        assert is_strict(another)
+        assert actions(another) == [1]  # what could not be written there is in the reserve
+        for one in (controls, another):
+            assert ("orders may be missing here" in (one.unknown or "")) == (broken != "file")
+            assert one.missing == one.unknown
+    for one in (controls, another):
+        one.follow()
+        assert (one.unknown, one.missing, one.unsaved, one.reserved, actions(one)) == (None, None, None, None, [1])
+    assert Controls("cartpole").orders == controls.orders
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -1150,7 +1284,7 @@ def test_what_is_lifted_on_a_full_disk_stays_lifted(
         whole = Reserve.write
 
         def small(self: Reserve, text: bytes) -> None:
-            if len(text) > 700:
+            if len(text) > 800:
                 raise ArtifactError("no room")
             whole(self, text)
 

@@ -5,14 +5,13 @@ Each is a control of its own. Its revisions are numbered by LoomDB, which joins 
 then at the other workers of the server, which are told of it. Then it is written to one file per policy,
 `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no file, to
 the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself, and
-settles with the others when it is back. A file that is damaged is set aside, and written anew from what is known. An
-override with an end lapses by elapsed time: an order like any other, which the file forgets after 30 days. LoomDB keeps
-them all.
+settles with the others when it is back. The file has a copy beside it, written first, each with a digest of its
+content. One that is damaged is set aside, and written anew from its copy and what else is known; one that a newer
+LoomRL wrote, or that cannot be read, is left alone, and orders are kept in the reserve. An override with an end lapses
+by elapsed time: an order like any other, which the file forgets after 30 days. LoomDB keeps them all.
 """
 
-import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,15 +20,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import filelock
-import orjson
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.numbering import NUM_SHARED, by_name, numbered, reaching_back
+from loomrl.serving.controls.order_file import NewerFormat, opened, sealed
 from loomrl.serving.controls.orders import (
     KILL_SWITCH,
     NUM_REPLACED,
@@ -47,6 +46,7 @@ from loomrl.serving.controls.plan import KillSwitch, Plan
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
+from loomrl.system.files import write_atomic
 from loomrl.system.home import inside
 from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
@@ -63,6 +63,7 @@ _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 _MAX_REASON = 500  # characters of what is wrong with a file
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
+_MISSING = "orders may be missing here"
 
 
 class SavedControls(Document):
@@ -86,6 +87,47 @@ class SavedControls(Document):
             found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
         return found
 
+    def sealed(self) -> bytes:
+        """As it is kept: with the format, and a digest of the content."""
+        return sealed(self.to_json())
+
+    def write(self, path: Path) -> None:
+        """Write it as it is kept; raises as `Document.write` does."""
+        write_atomic(path, self.sealed())
+
+    @classmethod
+    def opened(cls, text: bytes) -> tuple[Self, bool]:
+        """What `sealed` made, or an earlier version, and whether a digest vouches for it; raises as `opened` does."""
+        content, is_sealed = opened(text)
+        return cls.model_validate(content), is_sealed
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What a file holds; raises as `opened` does."""
+        return cls.opened(path.read_bytes())[0]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a file of orders turned out to be: whole, where neither `damage` nor `closed` is set."""
+
+    saved: SavedControls
+    damage: str | None = None  # what is wrong with it; it is set aside
+    closed: str | None = None  # why it is left alone: a newer LoomRL wrote it, or it cannot be read
+    is_unread: bool = False
+    is_sealed: bool = False  # a digest vouches for it
+    is_there: bool = True
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer LoomRL wrote it."""
+        return self.closed is not None and not self.is_unread
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that it was given is known."""
+        return self.is_there and self.damage is None and self.closed is None
+
 
 @dataclass(frozen=True)
 class Change:
@@ -107,8 +149,10 @@ class Controls:
     it is set, gives orders to the other workers and returns all that each of them knows, None for one that did not
     confirm; it is called from any thread but the event loop's.
 
+    Where the file cannot be read, it is made all the same: `unknown` says so.
+
     Raises:
-        ArtifactError: when the file cannot be read, or no room can be reserved for orders.
+        ArtifactError: when no room can be reserved for orders.
     """
 
     def __init__(
@@ -120,11 +164,13 @@ class Controls:
         patience_seconds: float | None = None,
     ) -> None:
         self.policy, self.path = policy, inside("controls", f"{policy}.json")
+        self._copy_path = self.path.with_suffix(".copy")
         self._lock_path = Path(f"{self.path}.lock")
         self.orders = ActiveOrders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
         self.damaged: str | None = None  # what was wrong with a file that was set aside
+        self.unknown: str | None = None  # why no version may act: what was set last cannot be read, or found elsewhere
         self.hand_over: Callable[[SavedControls], Mapping[int, SavedControls | None]] = lambda _: {}
         self.unconfirmed: list[int] = []  # workers that were given an order and did not confirm; they are asked again
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
@@ -136,6 +182,12 @@ class Controls:
         self._written: object = self._known  # what was known when a file last held all of it
         self._confirmed = self._known  # what all workers know
         self._damage: str | None = None  # what is wrong with the file that is there
+        self._closed: str | None = None  # why the file that is there is left alone
+        self._reserve_closed: str | None = None  # and the reserve
+        self._unread: str | None = None  # what the disk did not give, the last time
+        self._unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
+        self._lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
+        self._is_outdated = False  # an earlier version wrote the file, or it has no copy
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
@@ -144,7 +196,12 @@ class Controls:
         self._compared = 0.0  # `time.monotonic()` when that was found out
         _make_files(self.path, self._lock_path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
-        self.follow()
+        self._check_copy()
+        try:
+            self.follow()
+        except ArtifactError as error:
+            log.error("%s", error)
+            self.unknown = self.missing
         self._confirmed = self._known  # they have read the file, too
 
     def follow(self) -> None:
@@ -155,13 +212,16 @@ class Controls:
         Raises:
             ArtifactError: when the file cannot be read; what is in force goes on.
         """
-        self.refresh()
-        is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
-        if self.unconfirmed:
-            self._tell_workers()
-        fails = any(why is not None for why in (self.unsaved, self.reserved, self._damage))
-        if self._written is not self._known or fails or is_due:
-            self._have_saved(0.0)
+        try:
+            self.refresh()
+        finally:
+            is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
+            is_outdated = self._is_outdated and self._patience_seconds is not None  # a command writes what it orders
+            if self.unconfirmed:
+                self._tell_workers()
+            fails = any(why is not None for why in (self.unsaved, self.reserved, self._damage))
+            if self._written is not self._known or fails or is_due or is_outdated:
+                self._have_saved(0.0)
 
     def refresh(self, has_changed: bool = False) -> None:
         """Take what the file says, where it looks changed or is said to be: two changes may share a tick of its clock.
@@ -169,14 +229,19 @@ class Controls:
         Overrides whose time is over are lifted, whatever becomes of the file. No process is waited for.
 
         Raises:
-            ArtifactError: when the file cannot be read; what is in force goes on.
+            ArtifactError: when the file cannot be read; what is in force goes on, and `unknown` says whether something
+                that is said to have changed may be missing here.
         """
         with self._lock:
             try:
                 stamp = self._look()
                 if has_changed or stamp != self._stamp:
                     self._follow(self._read())
-                    self._stamp = stamp
+                    self._stamp = stamp if self._unread is None else None
+                    if has_changed or self._unread is None:
+                        self.unknown = None if self._unread is None else self.missing
+                    if self._unread is not None:
+                        raise ArtifactError(self._unread)
             finally:
                 if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
                     self._lapse()
@@ -214,7 +279,9 @@ class Controls:
         with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
             self.refresh()
         num_revisions, mine = database.num_controls(self.policy), self._known
-        is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
+        is_recent = (
+            time.monotonic() - self._compared < _COMPARED_SECONDS and self._lost is None and self.unknown is None
+        )
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         self._compared = time.monotonic()
@@ -235,6 +302,8 @@ class Controls:
             is_settled = self._known is mine and failure is None
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
+            if failure is None:
+                self._lost = self.unknown = None  # what was set before the start LoomDB has told
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -242,6 +311,11 @@ class Controls:
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
         return self.orders.versions()
+
+    @property
+    def missing(self) -> str | None:
+        """Why orders may be missing here; None where all that were kept are known."""
+        return self._unheard or self._lost
 
     def revision(self, name: str) -> int:
         """The number of a control's newest revision, as known here; 0 where it was never set."""
@@ -469,20 +543,26 @@ class Controls:
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
         if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
             self._write(wanted)
+        elif self._is_outdated:
+            with suppress(ArtifactError):  # it says the same
+                self._write_both(wanted)
         with self._lock:  # what was ordered while the disk was waited for is not written yet
-            self._written, self.unsaved, self._stamp, self._kept = known, None, self._look(), time.monotonic()
+            self._written, self.unsaved, self._kept = known, None, time.monotonic()
+            self._stamp = None if self._unread is not None else self._look()
 
     def _write(self, wanted: SavedControls) -> None:
-        """To the file, with a damaged one set aside; where that cannot be, to the room that is reserved, what is not in
-        the file.
+        """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
+        is reserved, what is not in the file.
 
         Raises:
             ArtifactError: when neither takes it.
         """
         try:
+            if self._closed is not None:
+                raise ArtifactError(self._closed)
             if self._damage is not None:
                 self._set_aside(self._damage)
-            wanted.write(self.path)
+            self._write_both(wanted)
         except ArtifactError as error:
             in_file = self._read_file().controls
             rest = [one for one in wanted.controls if one not in in_file]
@@ -492,9 +572,14 @@ class Controls:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
-        if self._reserve.read():
+        if self._reserve_closed is None and self._reserve.read():
             self._reserve.write(b"")
         self.reserved = None
+
+    def _write_both(self, wanted: SavedControls) -> None:
+        """The copy first: what the file holds, it holds."""
+        wanted.write(self._copy_path)
+        wanted.write(self.path)
 
     def _write_reserve(
         self, rest: Sequence[Control], short: Sequence[Control], countdowns: dict[str, Countdown]
@@ -505,27 +590,28 @@ class Controls:
         Raises:
             ArtifactError: when not all is kept.
         """
+        if self._reserve_closed is not None:
+            raise ArtifactError(self._reserve_closed)
         try:
-            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).to_bytes())
+            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).sealed())
             return
         except ArtifactError:
             log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
         try:
-            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).to_bytes())
+            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).sealed())
         except ArtifactError:
             ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
             while ranked := ranked[: len(ranked) * 9 // 10]:
                 with suppress(ArtifactError):
-                    self._reserve.write(SavedControls(controls=ranked).to_bytes())
+                    self._reserve.write(SavedControls(controls=ranked).sealed())
                     break
             raise
 
     def _read(self) -> SavedControls:
-        """What stands in the file and in the reserve; of a damaged file nothing.
-
-        Raises:
-            ArtifactError: naming what cannot be read.
+        """What stands in the file, or in its copy where the file is not whole, and in the reserve. `missing` says what
+        could not be read.
         """
+        self._unread = self._unheard = None
         found, reserved = self._read_file(), self._read_reserve()
         return SavedControls(
             controls=[*found.controls, *reserved.controls],
@@ -533,22 +619,36 @@ class Controls:
         )
 
     def _read_file(self) -> SavedControls:
-        if self._stat() is None:
-            self._damage = None
-            return SavedControls()
-        try:
-            found, damage = SavedControls.model_validate(json.loads(self.path.read_bytes())), None
-        except _DAMAGES as error:
-            if isinstance(error, ValidationError) and {one["type"] for one in error.errors()} == {"extra_forbidden"}:
-                raise ArtifactError(f"{self.path} holds what this LoomRL does not know; use the newer one") from error
-            found, damage = SavedControls(countdowns={}), on_one_line(f"{self.path} is damaged: {error}")[:_MAX_REASON]
-        except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
-        self._damage = damage
-        if not found.is_from_before_countdowns:
-            return found
-        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(found.controls))}
-        return found.model_copy(update={"countdowns": left})
+        found, copy = _found(self.path), None
+        self._damage, self._closed, self._is_outdated = found.damage, found.closed, False
+        if found.is_whole:
+            self._is_outdated = not found.is_sealed or not self._copy_path.exists()
+            return found.saved
+        copy = _found(self._copy_path)
+        if not (found.is_there or copy.is_there):
+            return found.saved  # nothing was ordered yet
+        if not found.is_there:
+            self._damage = f"{self.path} is gone"
+        if found.is_unread:
+            self._unread = found.closed
+        if copy.is_newer:
+            self._closed = self._closed or copy.closed
+        if self._closed is not None and (found.is_newer or not copy.is_whole):
+            self._unheard = f"{self._closed}; {_MISSING}"
+        elif not copy.is_whole:
+            self._lost = f"{self._damage}, and there is no whole copy of it: {_MISSING}"
+        if found.is_newer:
+            return found.saved  # what the copy says may be over
+        return SavedControls(
+            controls=[*found.saved.controls, *copy.saved.controls],
+            countdowns={**found.saved.countdowns, **copy.saved.countdowns},
+        )
+
+    def _check_copy(self) -> None:
+        """Have a damaged copy written anew: it would be found out when it is needed."""
+        if _found(self._copy_path).damage is not None and _found(self.path).is_whole:
+            with suppress(OSError):
+                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
 
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
@@ -556,32 +656,37 @@ class Controls:
         Raises:
             ArtifactError: when it cannot be renamed.
         """
-        aside = next(path for number in count(1) if not (path := Path(f"{self.path}.damaged-{number}")).exists())
         try:
-            self.path.rename(aside)
+            if _found(self._copy_path).damage is not None:
+                _renamed(self._copy_path)
+            kept = f"; it is kept as {_renamed(self.path).name}"
+        except FileNotFoundError:
+            kept = ""
         except OSError as error:
             raise ArtifactError(f"{damage}; it cannot be set aside: {error.strerror}") from error
-        self.damaged, self._damage = f"{damage}; it is kept as {aside.name}", None
+        self.damaged, self._damage = f"{damage}{kept}", None
         log.error("%s", self.damaged)
 
     def _read_reserve(self) -> SavedControls:
-        text = self._reserve.read()
+        self._reserve_closed = None
         try:
-            return SavedControls.model_validate(orjson.loads(text)) if text else SavedControls()
-        except (ValidationError, orjson.JSONDecodeError) as error:
-            raise ArtifactError(f"{self._reserve.path} cannot be read: {error}; remove it") from error
+            text = self._reserve.read()
+            return SavedControls.opened(text)[0] if text else SavedControls()
+        except ArtifactError as error:
+            self._unread = str(error)
+            self._unheard = self._unheard or f"{error}; {_MISSING}"
+        except (NewerFormat, *_DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
+            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
+            self._reserve_closed = on_one_line(f"{why} remove it")[:_MAX_REASON]
+            self._unheard = self._unheard or f"{self._reserve_closed}; {_MISSING}"
+        return SavedControls()
 
     def _look(self) -> object:
-        found = self._stat()
-        return self._reserve.stamp if found is None else (found.st_mtime_ns, found.st_ino, self._reserve.stamp)
-
-    def _stat(self) -> os.stat_result | None:
         try:
-            return self.path.stat()
-        except FileNotFoundError:
-            return None
+            found = self.path.stat()
         except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+            return error.errno, self._reserve.stamp
+        return found.st_mtime_ns, found.st_ino, self._reserve.stamp
 
     def _keep_record(self) -> None:
         if self._keep is not None:
@@ -613,6 +718,33 @@ class Controls:
             yield
         finally:
             lock.release()
+
+
+def _found(path: Path) -> _Found:
+    """What a file of orders holds; nothing is raised."""
+    nothing = SavedControls(countdowns={})
+    try:
+        saved, is_sealed = SavedControls.opened(path.read_bytes())
+    except FileNotFoundError:
+        return _Found(nothing, is_there=False)
+    except NewerFormat as error:
+        return _Found(nothing, closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
+    except _DAMAGES as error:
+        return _Found(nothing, damage=on_one_line(f"{path} is damaged: {error}")[:_MAX_REASON])
+    except OSError as error:
+        return _Found(nothing, closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
+    unreadable = [one.name for one in saved.controls if not is_readable(one)]
+    if saved.is_from_before_countdowns:
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(saved.controls))}
+        saved = saved.model_copy(update={"countdowns": left})
+    damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    return _Found(saved, damage=on_one_line(damage)[:_MAX_REASON] or None, is_sealed=is_sealed)
+
+
+def _renamed(path: Path) -> Path:
+    """Where a damaged file is kept from now on."""
+    aside = next(one for number in count(1) if not (one := Path(f"{path}.damaged-{number}")).exists())
+    return path.rename(aside)
 
 
 def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
