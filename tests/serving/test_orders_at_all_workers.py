@@ -18,6 +18,7 @@ from loomrl.storage.audit.chain import unseal
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.segments import lines, segments
 from loomrl.storage.audit.verification import verify_chain
+from loomrl.system.files import canonical_json, sha256
 from tests.serving.test_locked_databases import locked
 from tests.support.inside import wait_for
 from tests.support.loop_disk import loop_disk
@@ -161,3 +162,68 @@ def test_where_the_file_of_orders_is_damaged(loomrl_home: Path, folder: Path, da
             wait_for(lambda: role(client) == "kill_switch")  # LoomDB knows
     assert len(list(path.parent.glob("cartpole.json.damaged-*"))) >= 2
     assert any(entry["kind"] == "damaged" for entry in records("cartpole"))
+
+
+def unreadable(path: Path) -> None:
+    """A loop of links in its place: as where the disk fails."""
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def test_where_files_cannot_be_read_people_decide_and_servers_start(loomrl_home: Path, folder: Path) -> None:
+    """With the copy every order is known; without it the champion does not decide where something was announced."""
+    path = loomrl_home / "controls" / "cartpole.json"
+    quarantine = loomrl_home / "quarantine" / "cartpole" / "0123456789abcdef.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        quarantine.parent.mkdir(parents=True, exist_ok=True)
+        quarantine.write_bytes(b"\0{")
+        unreadable(path)
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["champion"] * 2)
+        unreadable(path.with_suffix(".copy"))
+        each[0].set_kill_switch(True, **BY)
+        each[0].set_override(action=1, agent_id="b", **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        wait_for(lambda: [role(client, "b") for client in each] == ["override"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["503"] * 2)
+        assert role(each[1], "b") == "override"
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: "orders may be missing here" in each[0].status()["orders"]["missing"])
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: [role(client), role(client, "b")] == ["kill_switch", "override"])
+
+
+def test_a_file_of_orders_by_a_newer_version_stops_nothing(loomrl_home: Path, folder: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        newer = canonical_json({"format": 99, "ranks": []})
+        path.write_bytes(canonical_json({"format": 99, "ranks": [], "digest": sha256(newer)}))
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["champion"] * 2)
+        each[0].set_kill_switch(True, **BY)
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: role(client) == "kill_switch")
+    assert b"ranks" in path.read_bytes()
+
+
+def test_the_kill_switch_survives_a_damaged_file_without_loomdb(loomrl_home: Path, folder: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        each[0].set_kill_switch(True, **BY)
+        server.stop()
+        path.write_bytes(b"")
+        for file in loomrl_home.glob("loom.db*"):
+            file.rename(file.with_name(f"away-{file.name}"))
+        (loomrl_home / "loom.db").mkdir()
+        server.start()
+        with server.client() as client:
+            assert role(client) == "kill_switch"

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,6 @@ from loomrl.storage.audit.segments import newest_records
 from loomrl.storage.loomdb.records import Event
 from loomrl.system.home import shares_loomdb
 from loomrl.system.http.asgi import Receive, Send
-from loomrl.system.http.problems import Problem
 from loomrl.system.http.tokens import configured
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class ServerContext:
     What the threads do fails into `errors`, by the method's name, and is tried again: it ends no thread.
 
     Raises:
-        ArtifactError: when its audit chain cannot be made, belongs to a running server, or was edited; or a file of its
-            orders or its quarantine cannot be read.
+        ArtifactError: when its audit chain cannot be made, belongs to a running server, or was edited; or no room can
+            be reserved for orders.
         ConfigError: for tokens, keys or rates that are not valid.
     """
 
@@ -217,21 +217,20 @@ class ServerContext:
         return self.settings.durability == "strict" or self.roles.current.is_safety_critical
 
     def apply_announced(self) -> None:
-        """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.
+        """Have in force whatever any worker has announced. Where nothing was, that is one look at memory. Where it
+        cannot be read no version acts (see `Authority`), people do; and it is tried again with the next request.
 
         Raises:
-            Problem: 503 where it cannot be read: nothing may be decided by what was in force before.
             AuditUnwritable: where it cannot be put on record.
         """
         if self._agreement is None or (revision := self._agreement.revision) == self._revision:
             return
-        try:
-            self.controls.refresh(has_changed=True)
-            self.quarantine.refresh(has_changed=True)
-        except ArtifactError as error:
-            raise Problem(503, f"what was set last cannot be read: {error}") from error
+        for refresh in (self.controls.refresh, self.quarantine.refresh):
+            with suppress(ArtifactError):  # who follows the files says so
+                refresh(has_changed=True)
         self.roles.obey_quarantine()
-        self._revision = revision
+        if self.controls.unknown is None and self.quarantine.unknown is None:
+            self._revision = revision
 
     def beat(self) -> None:
         """Let the supervisor know that this worker does not hang."""
@@ -277,8 +276,10 @@ class ServerContext:
         Raises:
             ArtifactError: when a file of the quarantine cannot be read; what was known stays in force.
         """
-        self.quarantine.refresh()
-        self.roles.obey_quarantine()
+        try:
+            self.quarantine.refresh()
+        finally:
+            self.roles.obey_quarantine()
 
     def follow_tokens(self) -> None:
         """Let in whom the tokens name now: what was taken out is refused without a restart.
