@@ -630,6 +630,24 @@ def test_after_a_month_nothing_is_kept_of_an_override_that_lapsed_and_loomdb_doe
     assert actions(one) == actions(other) == []
 
 
+def test_a_lapse_that_loomdb_has_not_numbered_is_never_forgotten(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """LoomDB would bring the override back. That the clock is a month ahead, it seems long over."""
+    one, other = hosts
+    one.set_override(lasting(0.5), "test")
+    settle(hosts, database)
+    wait_for(lambda: (one.follow(), actions(one) == [])[1])
+    monkeypatch.setattr("loomrl.serving.controls.controls._LAPSE_KEPT", timedelta(days=-1))
+    one.set_override(override(0, "cart-0"), "test")
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "one"))
+    for controls in (one, Controls("cartpole")):
+        controls.exchange(database)
+        assert actions(controls) == [0]
+    other.exchange(database)
+    assert actions(other) == [0]
+
+
 def test_a_lapse_leaves_in_force_what_another_host_set_apart(
     hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

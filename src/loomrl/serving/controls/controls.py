@@ -8,7 +8,7 @@ the room that is reserved beside it; and given to LoomDB. With LoomDB out of rea
 settles with the others when it is back. The file has a copy beside it, written first, each with a digest of its
 content. One that is damaged is set aside, and written anew from its copy and what else is known; one that a newer
 LoomRL wrote, or that cannot be read, is left alone, and orders are kept in the reserve. An override with an end lapses
-by elapsed time: an order like any other, which the file forgets after 30 days. LoomDB keeps them all.
+by elapsed time: an order like any other, which the file forgets after 30 days, once LoomDB has it, which keeps all.
 """
 
 import logging
@@ -426,7 +426,8 @@ class Controls:
 
     def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
-        known = {name: orders for name, orders in self._known.items() if not _is_long_over(orders)}
+        forgets = self._written is self._known  # else the file may hold an override still, and bring it back
+        known = {name: orders for name, orders in self._known.items() if not (forgets and _is_long_over(orders))}
         standing, changes = {name: self._standing[name] for name in known}, []
         for name, orders in by_name(filter(is_readable, arrived)).items():
             if list(known.get(name, ())) == orders or (name not in known and _is_long_over(not_replaced(orders))):
@@ -764,8 +765,11 @@ def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, O
 
 
 def _is_long_over(orders: Sequence[Control]) -> bool:
-    """Whether all that is left of an agent's override is that it lapsed long ago."""
-    return all(one.actor == LAPSED and datetime.now(UTC) - one.created > _LAPSE_KEPT for one in orders)
+    """Whether all that is left of an agent's override is that it lapsed long ago; never before LoomDB, which may hold
+    the override, has numbered that.
+    """
+    now = datetime.now(UTC)
+    return all(one.actor == LAPSED and one.made_from is None and now - one.created > _LAPSE_KEPT for one in orders)
 
 
 def _left_by_the_wall_clock(one: Override) -> float:
