@@ -1,24 +1,32 @@
 """A person's order is in force at all workers, also where nothing can be written."""
 
+import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
 from loomrl.cli.main import app
+from loomrl.serving.api.worker_group import WorkerGroup
 from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.controls.controls import Controls
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.workers.address import WorkerAddress
 from loomrl.storage.audit.chain import unseal
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.segments import lines, segments
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.system.files import canonical_json, sha256
+from loomrl.system.http.asgi import Response, Scope
 from tests.serving.test_locked_databases import locked
 from tests.support.inside import wait_for
 from tests.support.loop_disk import loop_disk
@@ -27,6 +35,8 @@ from tests.support.several_workers import connected, pids
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "a fault"}
+NUM_WAITING = 40  # more than asyncio's pool has threads, on any machine
+PATIENCE = 60.0  # seconds
 
 
 @contextmanager
@@ -98,6 +108,77 @@ def test_a_worker_that_does_not_answer_is_named_and_told_when_it_does(loomrl_hom
             os.kill(stopped, signal.SIGCONT)
         wait_for(lambda: each[0].status()["orders"]["unconfirmed"] == [])
         assert role(each[1]) == "kill_switch"
+
+
+def test_a_version_is_not_waited_for_at_a_worker_that_does_not_answer(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers at all may take as long as loading takes."""
+    monkeypatch.setattr("loomrl.serving.api.worker_group._ENSURE_SECONDS", 1e6)
+    shared = (tmp_path / name for name in ("agreement", "limits", "asking"))
+    address = WorkerAddress(0, 2, "w", tmp_path, 0, 0, 0, *shared)
+
+    async def own(scope: Scope, body: bytes) -> Response:
+        raise AssertionError("the other one is asked")
+
+    async def not_loaded() -> dict[str, str]:
+        group = WorkerGroup(SimpleNamespace(controls=Controls("cartpole")), address, own)  # type: ignore[arg-type]
+        return await asyncio.wait_for(group.ensure({"3"}), PATIENCE)
+
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "1.sock"))
+        stopped.listen()  # and takes no connection
+        told = asyncio.run(not_loaded())
+    assert "does not answer" in told["3"]
+
+
+def test_while_all_threads_wait_for_the_registry(loomrl_home: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        environment = {
+            "LOOMRL_HOME": str(loomrl_home),
+            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        }
+        with ServerProcess("cartpole", wait_ready=False, environment=environment) as server, ExitStack() as stack:
+            host, port = server.url.removeprefix("http://").split(":")
+            for _ in range(NUM_WAITING):
+                asked = stack.enter_context(closing(HTTPConnection(host, int(port), timeout=PATIENCE)))
+                wait_for(lambda one=asked: connects(one))
+                asked.request("POST", "/v2/repository/models/cartpole/load")
+            wait_for(lambda: num_recorded("load") == NUM_WAITING)
+            with server.client(timeout_seconds=PATIENCE) as client:
+                client.set_kill_switch(True, **BY)
+                assert client.plan()["kill_switch"] is not None
+
+
+def connects(asked: HTTPConnection) -> bool:
+    """Whether the server takes the connection already."""
+    try:
+        asked.connect()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def num_recorded(name: str) -> int:
+    return sum(entry["kind"] == "operation" and entry["operation"] == name for entry in records("cartpole"))
+
+
+def test_where_reading_the_file_of_orders_hangs(loomrl_home: Path, folder: Path) -> None:
+    """As on NFS whose server is away; here a pipe that nobody writes lies in its place."""
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (_, each):
+        wait_for(lambda: all(client.status()["orders"]["unsaved"] is None for client in each))
+        os.mkfifo(path.with_suffix(".pipe"))
+        path.with_suffix(".pipe").replace(path)
+        order = threading.Thread(target=each[0].set_kill_switch, args=(True,), kwargs=BY)
+        order.start()
+        wait_for(lambda: each[1].plan()["kill_switch"] is not None, PATIENCE)
+        order.join(PATIENCE)
+        assert not order.is_alive()
+        assert role(each[0]) != "champion"
+        assert role(each[1]) != "champion"
 
 
 def test_an_override_lapses_while_the_file_is_held(loomrl_home: Path, folder: Path) -> None:

@@ -38,10 +38,11 @@ from loomrl.serving.workers.address import WorkerAddress, token_prefix
 from loomrl.serving.workers.agreement import Agreement
 from loomrl.serving.workers.shared_limits import SharedRateLimiter
 from loomrl.storage.audit.keeper import AuditKeeper
-from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import operation, record
 from loomrl.storage.audit.segments import newest_records
 from loomrl.storage.loomdb.records import Event
+from loomrl.system.background import Background
 from loomrl.system.home import shares_loomdb
 from loomrl.system.http.asgi import Receive, Send
 from loomrl.system.http.tokens import configured
@@ -57,6 +58,7 @@ _PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of 
 _STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
+_READ_SECONDS = 0.3  # that what was announced is waited for, once: an event loop must turn
 _WRITTEN_SECONDS = 1.0  # that the answer to an order waits for files
 _REPORT_SECONDS = 1.0
 _HISTORY_SECONDS = 1.0
@@ -84,6 +86,8 @@ class ServerContext:
         self.started = time.time()
         self._agreement = None if worker_address is None else Agreement(worker_address.agreement, worker_address.count)
         self._revision = 0  # of the agreement, as far as this worker is in step
+        self._reading, self._reads_late = Background(self._read_announced), False
+        self._unrecorded: AuditUnwritable | None = None  # why what was announced is not on record
         self.tokens = configured()
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
@@ -223,14 +227,34 @@ class ServerContext:
         Raises:
             AuditUnwritable: where it cannot be put on record.
         """
-        if self._agreement is None or (revision := self._agreement.revision) == self._revision:
+        if self._agreement is None:
             return
-        for refresh in (self.controls.refresh, self.quarantine.refresh):
-            with suppress(ArtifactError):  # who follows the files says so
-                refresh(has_changed=True)
-        self.roles.obey_quarantine()
-        if self.controls.unknown is None and self.quarantine.unknown is None:
-            self._revision = revision
+        if self._agreement.revision == self._revision:
+            self.controls.late = None
+            return
+        patience, self._reads_late = 0.0 if self._reads_late else _READ_SECONDS, True
+        is_read = self._reading.ask(patience)
+        if self._unrecorded is not None:
+            raise self._unrecorded.with_traceback(None)
+        self.controls.late = None if is_read else f"it is not read after {_READ_SECONDS:g} s; check the disk"
+
+    def _read_announced(self) -> None:
+        """By a thread of its own: files that hang keep no event loop waiting."""
+        assert self._agreement is not None, "one process alone announces nothing"
+        revision = self._agreement.revision
+        try:
+            for refresh in (self.controls.refresh, self.quarantine.refresh):
+                with suppress(ArtifactError):  # who follows the files says so
+                    refresh(has_changed=True)
+            self.roles.obey_quarantine()
+        except AuditUnwritable as error:
+            self._unrecorded = error
+        else:
+            self._unrecorded = None
+            if self.controls.unknown is None and self.quarantine.unknown is None:
+                self._revision = revision
+        finally:
+            self._reads_late = False
 
     def beat(self) -> None:
         """Let the supervisor know that this worker does not hang."""
@@ -265,6 +289,8 @@ class ServerContext:
         Raises:
             ArtifactError: when the file of orders cannot be read; what is in force goes on.
         """
+        if self._agreement is not None and self._agreement.revision != self._revision:
+            self._reading.begin()  # also where no request comes: what hangs later hinders nobody
         self.controls.follow()
         if (damaged := self.controls.damaged) is not None and damaged != self._damaged:
             self.audit.queue_order([record("damaged", policy=self.settings.policy, reason=damaged)])

@@ -21,7 +21,7 @@ from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
 from loomrl.serving.controls.controls import LAPSED, Change, Controls, SavedControls
 from loomrl.serving.controls.elapsed import Countdown
-from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE
+from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE, not_replaced
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
 from loomrl.serving.process import ServerProcess
@@ -1009,7 +1009,7 @@ def test_of_a_damaged_file_of_an_earlier_version_what_can_be_read_is_in_force_an
 
 def test_what_a_silent_worker_knows_is_asked_for_again(loomrl_home: Path) -> None:
     controls, answers = Controls("cartpole"), [None, SavedControls()]
-    controls.hand_over = lambda _: {1: answers.pop(0)}
+    controls.connect({1: lambda _: answers.pop(0)})
     controls.ask_workers()
     assert controls.unconfirmed == [1]
     controls.follow()
@@ -1100,16 +1100,16 @@ def written(controls: Controls) -> list[str]:
 def test_workers_are_told_before_any_file_is_written_and_those_that_do_not_confirm_again(loomrl_home: Path) -> None:
     there, answers = Controls("cartpole"), [False, True]
 
-    def hand_over(orders: SavedControls) -> dict[int, SavedControls | None]:
+    def give(orders: SavedControls) -> SavedControls | None:
         assert "kill_switch" not in (one.name for one in SavedControls.read(controls.path).controls)
-        return {1: there.take(orders) if answers.pop(0) else None}
+        return there.take(orders) if answers.pop(0) else None
 
     told: list[Change] = []
     controls = Controls("cartpole", told.extend)
     controls.set_override(lasting(60.0), "test")
     there.refresh()
     with FileLock(f"{controls.path}.lock"):
-        controls.hand_over = hand_over
+        controls.connect({1: give})
         order = threading.Thread(target=switched, args=(controls, True))
         order.start()
         wait_for(lambda: controls.unconfirmed == [1])
@@ -1127,7 +1127,7 @@ def test_a_worker_that_starts_takes_what_only_the_others_know(loomrl_home: Path)
     others, told = Controls("cartpole"), list[Change]()
     started = Controls("cartpole", told.extend)
     others.take(SavedControls(controls=[given(others.policy, lasting(60.0))], countdowns={}))
-    started.hand_over = lambda orders: {0: others.take(orders), 1: None}
+    started.connect({0: others.take, 1: lambda _: None})
     started.ask_workers()
     assert started.orders == others.orders
     assert [change.control.actor for change in told] == ["Ada"]
@@ -1218,6 +1218,109 @@ def test_what_is_ordered_while_another_order_is_written_is_written_too(
     during[0].join()
     again = Controls("cartpole")
     assert (again.orders.kill_switch is not None, actions(again)) == (True, [1])
+
+
+def test_an_order_waits_for_no_file_that_is_read(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does who takes one from another worker."""
+    controls, goes_on, read = Controls("cartpole", patience_seconds=0.01), threading.Event(), Controls._read_file
+    reads = threading.Semaphore(0)
+
+    def hanging(self: Controls) -> SavedControls:
+        reads.release()
+        assert goes_on.wait(4 * PATIENCE)
+        return read(self)
+
+    monkeypatch.setattr(Controls, "_read_file", hanging)
+    follower = threading.Thread(target=controls.refresh, args=(True,))
+    order = threading.Thread(target=switched, args=(controls, True))
+    apart = SavedControls(controls=[given("cartpole", override(1))])
+    taken = threading.Thread(target=controls.take, args=(apart,))
+    follower.start()
+    assert reads.acquire(timeout=PATIENCE)
+    for one in (order, taken):
+        one.start()
+        one.join(PATIENCE)
+    in_force = (controls.orders.kill_switch is not None, actions(controls), follower.is_alive())
+    goes_on.set()
+    for one in (order, taken, follower):
+        one.join()
+    assert in_force == (True, [1], True)
+    controls.finish(300.0)
+    assert is_strict(Controls("cartpole"))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_order_replaces_what_the_file_held_where_that_is_read_in_time(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, is_late: bool
+) -> None:
+    """What is found later counts as set apart: there the kill switch stands."""
+    if is_late:
+        monkeypatch.setattr("loomrl.serving.controls.controls._FRESH_SECONDS", -1.0)
+    changes: list[Change] = []
+    server, command = Controls("cartpole", changes.extend), Controls("cartpole")
+    switched(command, False)
+    switched(command, True)
+    server.put_kill_switch(None, "Ada", "test")
+    server.refresh()
+    assert is_strict(server) is is_late
+    assert [change.control.actor for change in changes] == (["Ada", "test"] if is_late else ["Ada"])
+    server.finish(300.0)
+    settle([server, command], database)
+    for controls in (server, command, Controls("cartpole")):
+        assert is_strict(controls) is is_late
+
+
+def test_who_lifts_one_override_leaves_one_that_it_did_not_know(loomrl_home: Path) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(override(0), "test")
+    (first,) = server.orders.active_overrides()
+    command.set_override(override(1), "test")
+    assert server.lift_overrides(first.id, "test", "test") == [first]
+    server.follow()
+    assert actions(server) == actions(Controls("cartpole")) == [1]
+
+
+def test_who_lifts_all_overrides_lifts_those_that_only_the_file_names(loomrl_home: Path) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(override(0), "test")
+    command.set_override(override(1, "b"), "test")
+    assert [one.action for one in server.clear_overrides(None, "test", "test")] == [0, 1]
+    command.set_override(override(1, "b"), "test")
+    (unread,) = command.orders.active_overrides()
+    assert [one.id for one in server.clear_overrides(unread.id, "test", "test")] == [unread.id]
+    assert actions(Controls("cartpole")) == []
+
+
+def test_two_orders_that_name_each_other_are_both_known_and_the_stricter_stands() -> None:
+    one, other = (given("cartpole", override(action)) for action in (0, 1))
+    apart = [
+        one.model_copy(update={"replaces": [other.identity]}),
+        other.model_copy(update={"replaces": [one.identity]}),
+    ]
+    assert {order.identity for order in not_replaced(apart)} == {one.identity, other.identity}
+
+
+def test_a_worker_that_does_not_answer_keeps_no_other_from_being_told(loomrl_home: Path) -> None:
+    """What is ordered while it is told is told to it together."""
+    controls, there, goes_on = Controls("cartpole"), Controls("cartpole"), threading.Event()
+    given_to_silent: list[list[str]] = []
+
+    def silent(orders: SavedControls) -> SavedControls | None:
+        given_to_silent.append([one.name for one in orders.controls])
+        assert goes_on.wait(4 * PATIENCE)
+        return SavedControls()
+
+    controls.connect({1: silent, 2: there.take})
+    controls.set_override(override(1, "0"), "test")
+    assert controls.unconfirmed == [1]
+    for agent in "12":
+        controls.set_override(override(1, agent), "test")
+    switched(controls, True)
+    assert there.orders == controls.orders
+    goes_on.set()
+    wait_for(lambda: controls.follow() or controls.unconfirmed == [])
+    names = [f"override/{agent}" for agent in "012"]
+    assert [sorted(found) for found in given_to_silent[:2]] == [names[:1], [KILL_SWITCH, *names[1:]]]
 
 
 def test_two_processes_that_order_at_once_settle_as_two_hosts_do(loomrl_home: Path) -> None:

@@ -170,7 +170,8 @@ class Decider:
 
     def _authority_for(self, roles: Roles) -> Authority:
         """Who decides for whom now; made anew where people's orders or the loaded versions have changed."""
-        orders, unknown, authority = self._controls.orders, self._controls.unknown, self._authority
+        orders, authority = self._controls.orders, self._authority
+        unknown = self._controls.unknown or self._controls.late
         if authority.orders is not orders or authority.roles is not roles or authority.unknown != unknown:
             authority = self._authority = Authority(self.policy, orders, roles, unknown)
         return authority
