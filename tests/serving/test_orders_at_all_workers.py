@@ -1,23 +1,32 @@
 """A person's order is in force at all workers, also where nothing can be written."""
 
+import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
 from loomrl.cli.main import app
+from loomrl.serving.api.worker_group import WorkerGroup
 from loomrl.serving.client import PolicyClient, Refused
+from loomrl.serving.controls.controls import Controls
 from loomrl.serving.process import ServerProcess
+from loomrl.serving.workers.address import WorkerAddress
 from loomrl.storage.audit.chain import unseal
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.segments import lines, segments
 from loomrl.storage.audit.verification import verify_chain
+from loomrl.system.files import canonical_json, sha256
+from loomrl.system.http.asgi import Response, Scope
 from tests.serving.test_locked_databases import locked
 from tests.support.inside import wait_for
 from tests.support.loop_disk import loop_disk
@@ -26,6 +35,8 @@ from tests.support.several_workers import connected, pids
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "a fault"}
+NUM_WAITING = 40  # more than asyncio's pool has threads, on any machine
+PATIENCE = 60.0  # seconds
 
 
 @contextmanager
@@ -99,6 +110,77 @@ def test_a_worker_that_does_not_answer_is_named_and_told_when_it_does(loomrl_hom
         assert role(each[1]) == "kill_switch"
 
 
+def test_a_version_is_not_waited_for_at_a_worker_that_does_not_answer(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that answers at all may take as long as loading takes."""
+    monkeypatch.setattr("loomrl.serving.api.worker_group._ENSURE_SECONDS", 1e6)
+    shared = (tmp_path / name for name in ("agreement", "limits", "asking"))
+    address = WorkerAddress(0, 2, "w", tmp_path, 0, 0, 0, *shared)
+
+    async def own(scope: Scope, body: bytes) -> Response:
+        raise AssertionError("the other one is asked")
+
+    async def not_loaded() -> dict[str, str]:
+        group = WorkerGroup(SimpleNamespace(controls=Controls("cartpole")), address, own)  # type: ignore[arg-type]
+        return await asyncio.wait_for(group.ensure({"3"}), PATIENCE)
+
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "1.sock"))
+        stopped.listen()  # and takes no connection
+        told = asyncio.run(not_loaded())
+    assert "does not answer" in told["3"]
+
+
+def test_while_all_threads_wait_for_the_registry(loomrl_home: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(200)
+        environment = {
+            "LOOMRL_HOME": str(loomrl_home),
+            "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        }
+        with ServerProcess("cartpole", wait_ready=False, environment=environment) as server, ExitStack() as stack:
+            host, port = server.url.removeprefix("http://").split(":")
+            for _ in range(NUM_WAITING):
+                asked = stack.enter_context(closing(HTTPConnection(host, int(port), timeout=PATIENCE)))
+                wait_for(lambda one=asked: connects(one))
+                asked.request("POST", "/v2/repository/models/cartpole/load")
+            wait_for(lambda: num_recorded("load") == NUM_WAITING)
+            with server.client(timeout_seconds=PATIENCE) as client:
+                client.set_kill_switch(True, **BY)
+                assert client.plan()["kill_switch"] is not None
+
+
+def connects(asked: HTTPConnection) -> bool:
+    """Whether the server takes the connection already."""
+    try:
+        asked.connect()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def num_recorded(name: str) -> int:
+    return sum(entry["kind"] == "operation" and entry["operation"] == name for entry in records("cartpole"))
+
+
+def test_where_reading_the_file_of_orders_hangs(loomrl_home: Path, folder: Path) -> None:
+    """As on NFS whose server is away; here a pipe that nobody writes lies in its place."""
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (_, each):
+        wait_for(lambda: all(client.status()["orders"]["unsaved"] is None for client in each))
+        os.mkfifo(path.with_suffix(".pipe"))
+        path.with_suffix(".pipe").replace(path)
+        order = threading.Thread(target=each[0].set_kill_switch, args=(True,), kwargs=BY)
+        order.start()
+        wait_for(lambda: each[1].plan()["kill_switch"] is not None, PATIENCE)
+        order.join(PATIENCE)
+        assert not order.is_alive()
+        assert role(each[0]) != "champion"
+        assert role(each[1]) != "champion"
+
+
 def test_an_override_lapses_while_the_file_is_held(loomrl_home: Path, folder: Path) -> None:
     with two_workers(loomrl_home, folder) as (_, each), nothing_can_be_written(loomrl_home):
         each[0].set_override(action=1, agent_id="t", expires_in_seconds=1.0, **BY)
@@ -161,3 +243,68 @@ def test_where_the_file_of_orders_is_damaged(loomrl_home: Path, folder: Path, da
             wait_for(lambda: role(client) == "kill_switch")  # LoomDB knows
     assert len(list(path.parent.glob("cartpole.json.damaged-*"))) >= 2
     assert any(entry["kind"] == "damaged" for entry in records("cartpole"))
+
+
+def unreadable(path: Path) -> None:
+    """A loop of links in its place: as where the disk fails."""
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def test_where_files_cannot_be_read_people_decide_and_servers_start(loomrl_home: Path, folder: Path) -> None:
+    """With the copy every order is known; without it the champion does not decide where something was announced."""
+    path = loomrl_home / "controls" / "cartpole.json"
+    quarantine = loomrl_home / "quarantine" / "cartpole" / "0123456789abcdef.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        quarantine.parent.mkdir(parents=True, exist_ok=True)
+        quarantine.write_bytes(b"\0{")
+        unreadable(path)
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["champion"] * 2)
+        unreadable(path.with_suffix(".copy"))
+        each[0].set_kill_switch(True, **BY)
+        each[0].set_override(action=1, agent_id="b", **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        wait_for(lambda: [role(client, "b") for client in each] == ["override"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["503"] * 2)
+        assert role(each[1], "b") == "override"
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: "orders may be missing here" in each[0].status()["orders"]["missing"])
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: [role(client), role(client, "b")] == ["kill_switch", "override"])
+
+
+def test_a_file_of_orders_by_a_newer_version_stops_nothing(loomrl_home: Path, folder: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        newer = canonical_json({"format": 99, "ranks": []})
+        path.write_bytes(canonical_json({"format": 99, "ranks": [], "digest": sha256(newer)}))
+        each[0].set_kill_switch(True, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["kill_switch"] * 2)
+        each[0].set_kill_switch(False, **BY)
+        wait_for(lambda: [role(client) for client in each] == ["champion"] * 2)
+        each[0].set_kill_switch(True, **BY)
+        server.stop()
+        server.start()
+        with server.client() as client:
+            wait_for(lambda: role(client) == "kill_switch")
+    assert b"ranks" in path.read_bytes()
+
+
+def test_the_kill_switch_survives_a_damaged_file_without_loomdb(loomrl_home: Path, folder: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    with two_workers(loomrl_home, folder) as (server, each):
+        each[0].set_kill_switch(True, **BY)
+        server.stop()
+        path.write_bytes(b"")
+        for file in loomrl_home.glob("loom.db*"):
+            file.rename(file.with_name(f"away-{file.name}"))
+        (loomrl_home / "loom.db").mkdir()
+        server.start()
+        with server.client() as client:
+            assert role(client) == "kill_switch"

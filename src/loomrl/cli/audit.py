@@ -33,11 +33,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every chain against itself and against what LoomDB knows of it; exit code 1 when one is not whole."""
-    from loomrl.errors import GateRefused
+    from loomrl.errors import ConfigError, GateRefused
     from loomrl.storage.audit.exported_anchor import read_exported
     from loomrl.storage.audit.full_verification import verify_here
 
     report = verify_here(policy, signed, everywhere, None if exported is None else read_exported(exported))
+    if policy is not None and not report.all_findings() and not (report.chains or report.elsewhere):
+        raise ConfigError(f"--policy {policy}: neither this home nor LoomDB knows an audit log of it; is it misspelt?")
     if as_json:
         _print_json({"intact": report.intact, **asdict(report)})
     else:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,13 +38,13 @@ from loomrl.serving.workers.address import WorkerAddress, token_prefix
 from loomrl.serving.workers.agreement import Agreement
 from loomrl.serving.workers.shared_limits import SharedRateLimiter
 from loomrl.storage.audit.keeper import AuditKeeper
-from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import operation, record
 from loomrl.storage.audit.segments import newest_records
 from loomrl.storage.loomdb.records import Event
+from loomrl.system.background import Background
 from loomrl.system.home import shares_loomdb
 from loomrl.system.http.asgi import Receive, Send
-from loomrl.system.http.problems import Problem
 from loomrl.system.http.tokens import configured
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ _PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of 
 _STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
+_READ_SECONDS = 0.3  # that what was announced is waited for, once: an event loop must turn
 _WRITTEN_SECONDS = 1.0  # that the answer to an order waits for files
 _REPORT_SECONDS = 1.0
 _HISTORY_SECONDS = 1.0
@@ -73,8 +75,8 @@ class ServerContext:
     What the threads do fails into `errors`, by the method's name, and is tried again: it ends no thread.
 
     Raises:
-        ArtifactError: when its audit chain cannot be made, belongs to a running server, or was edited; or a file of its
-            orders or its quarantine cannot be read.
+        ArtifactError: when its audit chain cannot be made, belongs to a running server, or was edited; or no room can
+            be reserved for orders.
         ConfigError: for tokens, keys or rates that are not valid.
     """
 
@@ -84,6 +86,8 @@ class ServerContext:
         self.started = time.time()
         self._agreement = None if worker_address is None else Agreement(worker_address.agreement, worker_address.count)
         self._revision = 0  # of the agreement, as far as this worker is in step
+        self._reading, self._reads_late = Background(self._read_announced), False
+        self._unrecorded: AuditUnwritable | None = None  # why what was announced is not on record
         self.tokens = configured()
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
@@ -217,21 +221,40 @@ class ServerContext:
         return self.settings.durability == "strict" or self.roles.current.is_safety_critical
 
     def apply_announced(self) -> None:
-        """Have in force whatever any worker has announced. Where nothing was, that is one look at memory.
+        """Have in force whatever any worker has announced. Where nothing was, that is one look at memory. Where it
+        cannot be read no version acts (see `Authority`), people do; and it is tried again with the next request.
 
         Raises:
-            Problem: 503 where it cannot be read: nothing may be decided by what was in force before.
             AuditUnwritable: where it cannot be put on record.
         """
-        if self._agreement is None or (revision := self._agreement.revision) == self._revision:
+        if self._agreement is None:
             return
+        if self._agreement.revision == self._revision:
+            self.controls.late = None
+            return
+        patience, self._reads_late = 0.0 if self._reads_late else _READ_SECONDS, True
+        is_read = self._reading.ask(patience)
+        if self._unrecorded is not None:
+            raise self._unrecorded.with_traceback(None)
+        self.controls.late = None if is_read else f"it is not read after {_READ_SECONDS:g} s; check the disk"
+
+    def _read_announced(self) -> None:
+        """By a thread of its own: files that hang keep no event loop waiting."""
+        assert self._agreement is not None, "one process alone announces nothing"
+        revision = self._agreement.revision
         try:
-            self.controls.refresh(has_changed=True)
-            self.quarantine.refresh(has_changed=True)
-        except ArtifactError as error:
-            raise Problem(503, f"what was set last cannot be read: {error}") from error
-        self.roles.obey_quarantine()
-        self._revision = revision
+            for refresh in (self.controls.refresh, self.quarantine.refresh):
+                with suppress(ArtifactError):  # who follows the files says so
+                    refresh(has_changed=True)
+            self.roles.obey_quarantine()
+        except AuditUnwritable as error:
+            self._unrecorded = error
+        else:
+            self._unrecorded = None
+            if self.controls.unknown is None and self.quarantine.unknown is None:
+                self._revision = revision
+        finally:
+            self._reads_late = False
 
     def beat(self) -> None:
         """Let the supervisor know that this worker does not hang."""
@@ -266,6 +289,8 @@ class ServerContext:
         Raises:
             ArtifactError: when the file of orders cannot be read; what is in force goes on.
         """
+        if self._agreement is not None and self._agreement.revision != self._revision:
+            self._reading.begin()  # also where no request comes: what hangs later hinders nobody
         self.controls.follow()
         if (damaged := self.controls.damaged) is not None and damaged != self._damaged:
             self.audit.queue_order([record("damaged", policy=self.settings.policy, reason=damaged)])
@@ -277,8 +302,10 @@ class ServerContext:
         Raises:
             ArtifactError: when a file of the quarantine cannot be read; what was known stays in force.
         """
-        self.quarantine.refresh()
-        self.roles.obey_quarantine()
+        try:
+            self.quarantine.refresh()
+        finally:
+            self.roles.obey_quarantine()
 
     def follow_tokens(self) -> None:
         """Let in whom the tokens name now: what was taken out is refused without a restart.
@@ -425,6 +452,7 @@ class ServerContext:
             self.keeper.sync_error,
             self.controls.unsaved,
             self.controls.reserved,
+            self.controls.missing,
         )
         return [
             *self.errors.values(),

@@ -19,8 +19,8 @@ def serve(settings: ServerSettings, port_file: Path | None = None) -> None:
         ConfigError: when the address may be reached by others but there is no token, or for settings that are not
             valid.
         ServiceError: when the address cannot be bound, or one of several workers ends before it was ready.
-        ArtifactError: when the audit chain, or a worker's folder, cannot be made or belongs to a running server, or a
-            file of orders or quarantine cannot be read.
+        ArtifactError: when the audit chain, or a worker's folder, cannot be made or belongs to a running server, or
+            no room can be reserved for orders.
     """
     tokens_for(settings.host, "override decisions")
     if not 1 <= settings.workers <= MAX_WORKERS:

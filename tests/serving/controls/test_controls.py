@@ -21,7 +21,7 @@ from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
 from loomrl.serving.controls.controls import LAPSED, Change, Controls, SavedControls
 from loomrl.serving.controls.elapsed import Countdown
-from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE
+from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE, not_replaced
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
 from loomrl.serving.process import ServerProcess
@@ -32,6 +32,7 @@ from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
+from loomrl.system.files import canonical_json, sha256
 from tests.support.inside import wait_for
 from tests.support.jumping_clock import JumpingClock
 from tests.support.policies import OBSERVATIONS, discrete_folder
@@ -629,6 +630,24 @@ def test_after_a_month_nothing_is_kept_of_an_override_that_lapsed_and_loomdb_doe
     assert actions(one) == actions(other) == []
 
 
+def test_a_lapse_that_loomdb_has_not_numbered_is_never_forgotten(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """LoomDB would bring the override back. That the clock is a month ahead, it seems long over."""
+    one, other = hosts
+    one.set_override(lasting(0.5), "test")
+    settle(hosts, database)
+    wait_for(lambda: (one.follow(), actions(one) == [])[1])
+    monkeypatch.setattr("loomrl.serving.controls.controls._LAPSE_KEPT", timedelta(days=-1))
+    one.set_override(override(0, "cart-0"), "test")
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "one"))
+    for controls in (one, Controls("cartpole")):
+        controls.exchange(database)
+        assert actions(controls) == [0]
+    other.exchange(database)
+    assert actions(other) == [0]
+
+
 def test_a_lapse_leaves_in_force_what_another_host_set_apart(
     hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -722,7 +741,7 @@ def test_a_file_from_before_there_were_countdowns_is_read(loomrl_home: Path) -> 
     now = time.time()
     controls.set_override(Override(action=1, created=now - 50.0, expires=now + 10.0, **ADA), "test")
     document = json.loads(controls.path.read_bytes())
-    del document["countdowns"]
+    del document["countdowns"], document["format"], document["digest"]
     for control in document["controls"]:
         del control["made_from"]
     controls.path.write_text(json.dumps(document))
@@ -855,20 +874,142 @@ def test_a_damaged_file_is_set_aside_and_changes_nothing(loomrl_home: Path, dama
     assert len(list(controls.path.parent.glob("*.damaged-*"))) == 1
 
 
-def test_a_file_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> None:
+def written_by_a_newer_version(path: Path) -> bytes:
     """It is whole, and an older server does not know all that it says."""
+    newer = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "digest"}
+    newer |= {"format": newer["format"] + 1, "ranks": []}
+    text = canonical_json(newer | {"digest": sha256(canonical_json(newer))})
+    path.write_bytes(text)
+    return text
+
+
+def test_a_file_of_a_newer_version_is_left_as_it_is_and_orders_go_on(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    newer = written_by_a_newer_version(controls.path)
+    controls.refresh(has_changed=True)
+    switched(controls, True)
+    assert (controls.unsaved, controls.unknown, actions(controls)) == (None, None, [1])
+    assert "a newer LoomRL wrote it" in (controls.reserved or "")
+    another = Controls("cartpole")
+    assert (another.orders, another.unknown) == (controls.orders, None)
+    for one in (controls, another):
+        assert (one.missing or "").endswith("orders may be missing here")
+    switched(another, False)
+    controls.follow()
+    assert controls.orders.kill_switch is None
+    assert controls.path.read_bytes() == newer
+    assert list(controls.path.parent.glob("*.damaged-*")) == []
+
+
+def test_a_reserve_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1), "test")
+    newer = canonical_json({"format": 99})
+    controls._reserve.write(canonical_json({"format": 99, "digest": sha256(newer)}))
+    another = Controls("cartpole")
+    switched(another, True)
+    assert actions(another) == [1]
+    assert "orders may be missing here" in (another.missing or "")
+    assert another.unsaved is None
+    assert Controls("cartpole").orders == another.orders
+    assert controls._reserve.read() == canonical_json({"format": 99, "digest": sha256(newer)})
+
+
+def test_no_flipped_bit_of_the_file_loses_or_changes_an_order(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    controls.set_override(override(1, "a"), "test")
+    switched(controls, True)
+    whole = controls.path.read_bytes()
+    for place in range(0, len(whole), 7):
+        for bit in (1, 4):
+            damaged = bytearray(whole)
+            damaged[place] ^= bit
+            controls.path.write_bytes(damaged)
+            another = Controls("cartpole")
+            assert another.orders == controls.orders, bytes(damaged[max(0, place - 20) : place + 20])
+            assert "is damaged" in (another.damaged or "")
+            assert another.missing is None
+            assert controls.path.read_bytes() == whole
+    aside = list(controls.path.parent.glob("*.damaged-*"))
+    assert len(aside) == 2 * len(range(0, len(whole), 7))
+
+
+def test_a_file_that_was_deleted_is_written_anew_from_its_copy(loomrl_home: Path) -> None:
     controls = Controls("cartpole")
     switched(controls, True)
-    newer = json.loads(controls.path.read_bytes()) | {"ranks": []}
-    controls.path.write_text(json.dumps(newer))
-    with pytest.raises(ArtifactError, match="holds what this LoomRL does not know; use the newer one"):
-        Controls("cartpole")
-    assert json.loads(controls.path.read_bytes()) == newer
+    controls.path.unlink()
+    another = Controls("cartpole")
+    assert is_strict(another)
+    assert (another.damaged or "").endswith("is gone")
+    assert is_strict(Controls("cartpole"))
+
+
+def test_where_file_and_copy_are_damaged_it_is_said_until_loomdb_has_told_what_it_knows(
+    hosts: list[Controls], database: LoomDB, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = hosts[0]
+    monkeypatch.setenv("LOOMRL_HOME", str(tmp_path / "one"))
+    switched(one, True)
+    one.exchange(database)
+    one.path.write_bytes(b"")
+    one.path.with_suffix(".copy").write_bytes(b"{")
+    another = Controls("cartpole")
+    assert not is_strict(another)
+    assert (another.missing or "").endswith("there is no whole copy of it: orders may be missing here")
+    another.exchange(database)
+    assert is_strict(another)
+    assert another.missing is None
+    assert {path.name for path in one.path.parent.glob("*.damaged-*")} == {
+        "cartpole.json.damaged-1",
+        "cartpole.copy.damaged-1",
+    }
+
+
+def test_a_damaged_copy_is_written_anew(loomrl_home: Path) -> None:
+    controls = Controls("cartpole", patience_seconds=PATIENCE)
+    switched(controls, True)
+    copy = controls.path.with_suffix(".copy")
+    copy.write_bytes(b"{")
+    again = Controls("cartpole", patience_seconds=PATIENCE)
+    wait_for(lambda: (again.follow(), copy.exists() and copy.read_bytes() == controls.path.read_bytes())[1])
+    assert copy.with_name("cartpole.copy.damaged-1").read_bytes() == b"{"
+
+
+BY_AN_EARLIER_VERSION = (
+    b'{"controls":[{"actor":"test","created":"2026-01-02T03:04:05Z","document":{"person":"Ada","reason":"test"},'
+    b'"made_from":0,"name":"kill_switch","policy":"cartpole","reason":"test","replaces":[],"revision":1},'
+    b'{"actor":"test","created":"2026-01-02T03:04:05Z","document":{"action":1,"agent_id":"a","created":1.0,'
+    b'"expires":null,"fallback":false,"id":"0123abcd","person":"Ada","reason":"test","version":null},"made_from":0,'
+    b'"name":"override/a","policy":"cartpole","reason":"test","replaces":[],"revision":1}],"countdowns":{}}\n'
+)
+
+
+def test_a_file_of_an_earlier_version_is_read_and_gets_a_digest_and_a_copy(loomrl_home: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(BY_AN_EARLIER_VERSION)
+    server = Controls("cartpole", patience_seconds=PATIENCE)
+    assert (is_strict(server), actions(server), server.damaged, server.missing) == (True, [1], None, None)
+    wait_for(lambda: (server.follow(), b'"digest"' in path.read_bytes())[1])
+    assert path.with_suffix(".copy").read_bytes() == path.read_bytes()
+    assert Controls("cartpole").orders == server.orders
+
+
+def test_of_a_damaged_file_of_an_earlier_version_what_can_be_read_is_in_force_and_it_is_said(loomrl_home: Path) -> None:
+    path = loomrl_home / "controls" / "cartpole.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(BY_AN_EARLIER_VERSION.replace(b'"kill_switch"', b'"kill_swiuch"'))
+    controls = Controls("cartpole")
+    assert actions(controls) == [1]
+    assert "orders that cannot be read: kill_swiuch" in (controls.damaged or "")
+    assert "orders may be missing here" in (controls.missing or "")
+    assert path.with_name("cartpole.json.damaged-1").is_file()
 
 
 def test_what_a_silent_worker_knows_is_asked_for_again(loomrl_home: Path) -> None:
     controls, answers = Controls("cartpole"), [None, SavedControls()]
-    controls.hand_over = lambda _: {1: answers.pop(0)}
+    controls.connect({1: lambda _: answers.pop(0)})
     controls.ask_workers()
     assert controls.unconfirmed == [1]
     controls.follow()
@@ -959,16 +1100,16 @@ def written(controls: Controls) -> list[str]:
 def test_workers_are_told_before_any_file_is_written_and_those_that_do_not_confirm_again(loomrl_home: Path) -> None:
     there, answers = Controls("cartpole"), [False, True]
 
-    def hand_over(orders: SavedControls) -> dict[int, SavedControls | None]:
+    def give(orders: SavedControls) -> SavedControls | None:
         assert "kill_switch" not in (one.name for one in SavedControls.read(controls.path).controls)
-        return {1: there.take(orders) if answers.pop(0) else None}
+        return there.take(orders) if answers.pop(0) else None
 
     told: list[Change] = []
     controls = Controls("cartpole", told.extend)
     controls.set_override(lasting(60.0), "test")
     there.refresh()
     with FileLock(f"{controls.path}.lock"):
-        controls.hand_over = hand_over
+        controls.connect({1: give})
         order = threading.Thread(target=switched, args=(controls, True))
         order.start()
         wait_for(lambda: controls.unconfirmed == [1])
@@ -986,7 +1127,7 @@ def test_a_worker_that_starts_takes_what_only_the_others_know(loomrl_home: Path)
     others, told = Controls("cartpole"), list[Change]()
     started = Controls("cartpole", told.extend)
     others.take(SavedControls(controls=[given(others.policy, lasting(60.0))], countdowns={}))
-    started.hand_over = lambda orders: {0: others.take(orders), 1: None}
+    started.connect({0: others.take, 1: lambda _: None})
     started.ask_workers()
     assert started.orders == others.orders
     assert [change.control.actor for change in told] == ["Ada"]
@@ -1079,6 +1220,109 @@ def test_what_is_ordered_while_another_order_is_written_is_written_too(
     assert (again.orders.kill_switch is not None, actions(again)) == (True, [1])
 
 
+def test_an_order_waits_for_no_file_that_is_read(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does who takes one from another worker."""
+    controls, goes_on, read = Controls("cartpole", patience_seconds=0.01), threading.Event(), Controls._read_file
+    reads = threading.Semaphore(0)
+
+    def hanging(self: Controls) -> SavedControls:
+        reads.release()
+        assert goes_on.wait(4 * PATIENCE)
+        return read(self)
+
+    monkeypatch.setattr(Controls, "_read_file", hanging)
+    follower = threading.Thread(target=controls.refresh, args=(True,))
+    order = threading.Thread(target=switched, args=(controls, True))
+    apart = SavedControls(controls=[given("cartpole", override(1))])
+    taken = threading.Thread(target=controls.take, args=(apart,))
+    follower.start()
+    assert reads.acquire(timeout=PATIENCE)
+    for one in (order, taken):
+        one.start()
+        one.join(PATIENCE)
+    in_force = (controls.orders.kill_switch is not None, actions(controls), follower.is_alive())
+    goes_on.set()
+    for one in (order, taken, follower):
+        one.join()
+    assert in_force == (True, [1], True)
+    controls.finish(300.0)
+    assert is_strict(Controls("cartpole"))
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_order_replaces_what_the_file_held_where_that_is_read_in_time(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, is_late: bool
+) -> None:
+    """What is found later counts as set apart: there the kill switch stands."""
+    if is_late:
+        monkeypatch.setattr("loomrl.serving.controls.controls._FRESH_SECONDS", -1.0)
+    changes: list[Change] = []
+    server, command = Controls("cartpole", changes.extend), Controls("cartpole")
+    switched(command, False)
+    switched(command, True)
+    server.put_kill_switch(None, "Ada", "test")
+    server.refresh()
+    assert is_strict(server) is is_late
+    assert [change.control.actor for change in changes] == (["Ada", "test"] if is_late else ["Ada"])
+    server.finish(300.0)
+    settle([server, command], database)
+    for controls in (server, command, Controls("cartpole")):
+        assert is_strict(controls) is is_late
+
+
+def test_who_lifts_one_override_leaves_one_that_it_did_not_know(loomrl_home: Path) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(override(0), "test")
+    (first,) = server.orders.active_overrides()
+    command.set_override(override(1), "test")
+    assert server.lift_overrides(first.id, "test", "test") == [first]
+    server.follow()
+    assert actions(server) == actions(Controls("cartpole")) == [1]
+
+
+def test_who_lifts_all_overrides_lifts_those_that_only_the_file_names(loomrl_home: Path) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    server.set_override(override(0), "test")
+    command.set_override(override(1, "b"), "test")
+    assert [one.action for one in server.clear_overrides(None, "test", "test")] == [0, 1]
+    command.set_override(override(1, "b"), "test")
+    (unread,) = command.orders.active_overrides()
+    assert [one.id for one in server.clear_overrides(unread.id, "test", "test")] == [unread.id]
+    assert actions(Controls("cartpole")) == []
+
+
+def test_two_orders_that_name_each_other_are_both_known_and_the_stricter_stands() -> None:
+    one, other = (given("cartpole", override(action)) for action in (0, 1))
+    apart = [
+        one.model_copy(update={"replaces": [other.identity]}),
+        other.model_copy(update={"replaces": [one.identity]}),
+    ]
+    assert {order.identity for order in not_replaced(apart)} == {one.identity, other.identity}
+
+
+def test_a_worker_that_does_not_answer_keeps_no_other_from_being_told(loomrl_home: Path) -> None:
+    """What is ordered while it is told is told to it together."""
+    controls, there, goes_on = Controls("cartpole"), Controls("cartpole"), threading.Event()
+    given_to_silent: list[list[str]] = []
+
+    def silent(orders: SavedControls) -> SavedControls | None:
+        given_to_silent.append([one.name for one in orders.controls])
+        assert goes_on.wait(4 * PATIENCE)
+        return SavedControls()
+
+    controls.connect({1: silent, 2: there.take})
+    controls.set_override(override(1, "0"), "test")
+    assert controls.unconfirmed == [1]
+    for agent in "12":
+        controls.set_override(override(1, agent), "test")
+    switched(controls, True)
+    assert there.orders == controls.orders
+    goes_on.set()
+    wait_for(lambda: controls.follow() or controls.unconfirmed == [])
+    names = [f"override/{agent}" for agent in "012"]
+    assert [sorted(found) for found in given_to_silent[:2]] == [names[:1], [KILL_SWITCH, *names[1:]]]
+
+
 def test_two_processes_that_order_at_once_settle_as_two_hosts_do(loomrl_home: Path) -> None:
     one, other = Controls("cartpole"), Controls("cartpole")
     order = threading.Thread(target=switched, args=(one, True))
@@ -1114,27 +1358,38 @@ def test_an_override_describes_itself() -> None:
         Override(fallback=True, action=1, **ADA)
 
 
-@pytest.mark.parametrize("broken", ["pread", "stat"])
+@pytest.mark.parametrize("broken", ["reserve", "file", "file and copy"])
 def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    controls, stat = Controls("cartpole"), Path.stat
+    """Nor a server from starting; whether a version may act, `unknown` says."""
+    controls, read = Controls("cartpole"), Path.read_bytes
+    controls.set_override(override(1), "test")
+    unread = {controls.path, controls.path.with_suffix(".copy")} if broken == "file and copy" else {controls.path}
 
-    def failing_stat(path: Path, **options: bool) -> os.stat_result:
-        return failing() if path == controls.path else stat(path, **options)  # type: ignore[return-value]
+    def failing_read(path: Path) -> bytes:
+        return failing() if path in unread else read(path)
 
     with monkeypatch.context() as disk:
-        if broken == "pread":
+        if broken == "reserve":
             disk.setattr(os, "pread", failing)
         else:
-            disk.setattr(Path, "stat", failing_stat)
+            disk.setattr(Path, "read_bytes", failing_read)
         controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
         assert controls.orders.kill_switch is not None
-        assert controls.unsaved is not None
+        assert controls.unsaved if broken == "reserve" else controls.reserved
         with pytest.raises(ArtifactError, match="cannot be read"):
             controls.refresh(has_changed=True)
-    controls.follow()
-    assert Controls("cartpole").orders.kill_switch is not None
+        another = Controls("cartpole")
+        assert is_strict(another)
+        assert actions(another) == [1]  # what could not be written there is in the reserve
+        for one in (controls, another):
+            assert ("orders may be missing here" in (one.unknown or "")) == (broken != "file")
+            assert one.missing == one.unknown
+    for one in (controls, another):
+        one.follow()
+        assert (one.unknown, one.missing, one.unsaved, one.reserved, actions(one)) == (None, None, None, None, [1])
+    assert Controls("cartpole").orders == controls.orders
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -1150,7 +1405,7 @@ def test_what_is_lifted_on_a_full_disk_stays_lifted(
         whole = Reserve.write
 
         def small(self: Reserve, text: bytes) -> None:
-            if len(text) > 700:
+            if len(text) > 800:
                 raise ArtifactError("no room")
             whole(self, text)
 

@@ -101,6 +101,21 @@ def test_each_stands_above_the_next(server: Inside) -> None:
     assert verify_chain(server.context.audit.folder).intact
 
 
+def test_where_what_was_set_last_is_not_known_people_and_the_kill_switch_decide(server: Inside) -> None:
+    order(server, "PUT", "/plan", fallback={"action": 0})
+    server.context.controls.unknown = "the file cannot be read"
+    order(server, "POST", "/override", action=1, agent_id="b")
+    refused = server.decide("a", LEFT)
+    assert (refused.status_code, told(server, "b")) == (503, (200, 1, "override"))
+    assert "no version acts: the file cannot be read" in refused.json()["error"]
+    order(server, "PUT", "/kill-switch", on=True)
+    assert (told(server, "a"), told(server, "b")) == ((200, 0, "kill_switch"), (200, 1, "override"))
+    order(server, "PUT", "/kill-switch", on=False)
+    assert server.decide("a", LEFT).status_code == 503
+    server.context.controls.unknown = None
+    assert told(server, "a", LEFT)[::2] == (200, "champion")
+
+
 def test_without_a_fallback_the_kill_switch_stops_everything_but_people(server: Inside) -> None:
     order(server, "PUT", "/kill-switch", on=True)
     answer = server.decide("a", LEFT)

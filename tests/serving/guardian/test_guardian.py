@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from loomrl.errors import ConfigError, ServiceError
+from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.monitoring.take_back import take_back
 from loomrl.serving.client import PolicyClient, Refused
 from loomrl.serving.controls.controls import Controls
@@ -576,6 +576,50 @@ def test_servers_of_one_home_follow_each_others_quarantine(loomrl_home: Path, tm
     quarantine.refresh()
     keeper.refresh()
     assert keeper.current.champion.version == bad
+
+
+def test_a_damaged_file_bars_the_version_it_is_about_and_no_other(loomrl_home: Path, tmp_path: Path) -> None:
+    """A server starts with one, too; and goes on when it is whole again."""
+    folders = {role: limited_folder(tmp_path / role, value=value) for role, value in ((CHAMPION, 1.0), (PREVIOUS, 2.0))}
+    bad, good = (str(folders[role]) for role in (CHAMPION, PREVIOUS))
+    first = Quarantine("cartpole")
+    first.put(quarantined(version=bad))
+    path = first._path(bad)
+    whole = path.read_bytes()
+    path.write_bytes(b"\0{")
+    path.with_name("0123456789abcdef.json").write_bytes(b"")  # about no version that is known
+    quarantine = Quarantine("cartpole")
+    keeper = RoleKeeper(FolderSource("cartpole", folders), quarantine=quarantine)
+    keeper.refresh()
+    assert keeper.current.champion is not None
+    assert keeper.current.champion.version == good
+    assert keeper.current.quarantined == {bad}
+    with pytest.raises(ArtifactError, match=f"0123456789abcdef.json, {path.name}: cannot be read"):
+        quarantine.refresh()
+    path.write_bytes(whole)
+    path.with_name("0123456789abcdef.json").unlink()
+    quarantine.refresh()
+    assert quarantine.find(bad) is not None
+    first.release(bad)
+    quarantine.refresh()
+    keeper.obey_quarantine()
+    assert keeper.current.champion.version == bad
+
+
+def test_where_the_folder_of_the_quarantine_cannot_be_read_that_is_known(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = loomrl_home / "quarantine" / "cartpole"
+    folder.parent.mkdir()
+    folder.symlink_to("cartpole")  # a loop of links
+    quarantine = Quarantine("cartpole")
+    keeper = RoleKeeper(FolderSource("cartpole", {CHAMPION: limited_folder(tmp_path / "1")}), quarantine=quarantine)
+    keeper.refresh()
+    assert keeper.current.unknown is not None
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        quarantine.refresh()
+    folder.unlink()
+    quarantine.refresh()
+    keeper.obey_quarantine()
+    assert keeper.current.unknown is None
 
 
 def test_a_file_that_cannot_be_written_keeps_nothing_in_service(loomrl_home: Path) -> None:

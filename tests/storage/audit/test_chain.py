@@ -19,7 +19,7 @@ from loomrl.storage.audit.log import AuditLog
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.segments import segments
-from loomrl.storage.audit.verification import Anchor, verify_chain
+from loomrl.storage.audit.verification import REMOVAL, Anchor, verify_chain
 
 
 @given(
@@ -305,6 +305,38 @@ def test_a_line_in_the_reserve_that_is_another_record_than_the_logs_is_found(cha
     (finding,) = verify_chain(chain).findings
     found = orjson.loads(forged)["hash"][:16]
     assert finding == f"reserve:1: is not the record {record['sequence']} of the log: it was put here (found: {found})"
+
+
+def test_an_empty_segment_behind_the_last_one_is_shown(chain: Path) -> None:
+    path = chain / f"{int(segments(chain)[-1].stem) + 1:06d}.jsonl"
+    path.touch()
+    report = verify_chain(chain)
+    assert (report.intact, report.notes) == (
+        True,
+        [f"{path.name}: is empty: there was no room for a line, or it was put here"],
+    )
+
+
+def test_a_line_in_the_reserve_of_a_record_that_was_removed_is_vouched_for_by_what_follows(chain: Path) -> None:
+    first, *rest = segments(chain)
+    removed = [unseal(line) for line in first.read_bytes().splitlines(keepends=True)]
+    written = first.read_bytes().splitlines(keepends=True)[-2:]
+    anchor = Anchor(
+        removed[-1]["sequence"], removed[-1]["hash"], kind=REMOVAL, segment=first.stem, first_segment=first.stem
+    )
+    first.unlink()
+    assert rest
+    reserve = Reserve(chain / "reserve")
+    reserve.write(b"".join(written))
+    assert verify_chain(chain, [anchor]).intact, "as a crash leaves it, and later the segment is removed"
+    record = unseal(written[0])
+    forged, digest = seal({"kind": "operation", "sequence": record["sequence"]}, record["previous_hash"])
+    reserve.write(forged)
+    (finding,) = verify_chain(chain, [anchor]).findings
+    assert finding == (
+        f"reserve:1: record {record['sequence']} is not in the log, and nothing says that it was: it was put here "
+        f"(found: {digest[:16]})"
+    )
 
 
 def test_a_damaged_reserve_is_found_and_one_that_was_cut_loses_no_whole_text(chain: Path) -> None:

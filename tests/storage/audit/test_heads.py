@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loomrl.cli.audit import audit_app
-from loomrl.errors import GateRefused, ServiceError
+from loomrl.errors import ConfigError, GateRefused, ServiceError
 from loomrl.storage.audit.chain import GENESIS, seal, unseal
 from loomrl.storage.audit.heads import anchor, anchors
 from loomrl.storage.audit.keeper import AuditKeeper
@@ -95,3 +95,11 @@ def test_without_a_key_heads_are_anchored_unsigned_and_it_is_said(
     result = CliRunner().invoke(audit_app, ["verify", "--signed", "--json"])
     assert isinstance(result.exception, GateRefused)
     assert json.loads(result.stdout)["chains"][0]["num_signed"] == 0
+
+
+def test_a_policy_that_nobody_knows_is_not_verified(loomrl_home: Path) -> None:
+    """A misspelt name is no whole log."""
+    result = CliRunner().invoke(audit_app, ["verify", "--signed", "--policy", "cartpoel"])
+    assert isinstance(result.exception, ConfigError)
+    assert "neither this home nor LoomDB knows an audit log of it" in str(result.exception)
+    assert CliRunner().invoke(audit_app, ["verify"]).exit_code == 0

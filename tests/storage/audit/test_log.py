@@ -147,6 +147,31 @@ def test_a_torn_tail_is_cut_and_kept(cut: int) -> None:
     assert "half-written" in report.notes[0]
 
 
+def test_a_torn_tail_that_is_deleted_or_edited_afterwards_is_found() -> None:
+    log = AuditLog("cartpole")
+    log.append([decision()])
+    log.close()
+    path = segments(log.folder)[-1]
+    torn = path.with_suffix(".torn")
+    torn.write_bytes(b"of an earlier crash")
+    with path.open("ab") as file:
+        file.write(b'{"kind":"half')
+    again = AuditLog("cartpole")
+    again.append([decision()])
+    again.close()
+    assert torn.read_bytes() == b"of an earlier crash"
+    kept = path.with_suffix(".2.torn")
+    assert kept.read_bytes() == b'{"kind":"half'
+    assert verify_chain(log.folder).intact
+    kept.write_bytes(b'{"kind":"hale')
+    (finding,) = verify_chain(log.folder).findings
+    assert finding.startswith(f"{kept.name}: is not what was cut, as 000002.jsonl:1 says: edited or damaged (found: ")
+    kept.unlink()
+    assert verify_chain(log.folder).findings == [
+        f"000002.jsonl:1: names {kept.name}, which a crash left: it is missing"
+    ]
+
+
 def test_an_edited_last_record_is_not_cut_as_if_a_crash_had_torn_it() -> None:
     log = AuditLog("cartpole")
     for number in range(3):

@@ -227,13 +227,11 @@ class PolicyServer:
             return self._failed(scope, error)
 
     def _catch_up(self, scope: Scope) -> None:
-        """Have in force what other workers announced. Where it cannot be read, or put on record, orders go on all the
-        same; where it cannot be read, so do probes and who only looks."""
+        """Have in force what other workers announced. Where it cannot be put on record, orders go on all the same."""
         try:
             self._context.apply_announced()
-        except (Problem, AuditUnwritable) as error:
-            only_looks = scope["method"] == "GET" and isinstance(error, Problem)
-            if not only_looks and not is_order(scope):
+        except AuditUnwritable:
+            if not is_order(scope):
                 raise
 
     @property

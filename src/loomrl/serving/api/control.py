@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from loomrl.serving.api.worker_group import WorkerGroup
 
 _MAX_LINES = 10_000
+_MAX_ENSURING = 32  # orders that name versions at a time: each has a thread for some seconds at most
+_ENSURED_SECONDS = 6.0  # that one waits for its thread and its versions: those take half a second more than five
+_BY_ROUTE = "lifted by the server's route"
 METRICS, LINES = b"text/plain; version=0.0.4; charset=utf-8", b"application/x-ndjson"
 D = TypeVar("D", bound=Document)
 
@@ -57,11 +61,12 @@ class Page(Document):
 
 
 class ControlRoutes:
-    """Handlers beside the hot path; what blocks runs in a thread."""
+    """Handlers beside the hot path; what blocks runs in a thread. An order needs none of those that others may hold."""
 
     def __init__(self, context: ServerContext, workers: "WorkerGroup | None" = None) -> None:
         """`workers` are the other workers of this port."""
         self._context, self._workers = context, workers
+        self._ensuring = ThreadPoolExecutor(_MAX_ENSURING, "ensure")
 
     def routes(self) -> list[Route]:
         """The routes of status, metrics, monitors, overrides, plan, kill switch, shadow records and the model
@@ -191,7 +196,8 @@ class ControlRoutes:
         override = _validated(OverrideOrder, parse_json(body)).override()
         not_loaded = await self._check_versions(set() if override.version is None else {override.version})
         self._check_action(override.action)
-        await asyncio.to_thread(self._context.controls.set_override, override, actor)
+        self._context.controls.put_override(override, actor)
+        await self._context.controls.settled()
         return as_json({**override.to_json(), **not_loaded}, 201)
 
     async def clear_overrides(self, scope: Scope, body: bytes, started: float) -> Response:
@@ -204,12 +210,14 @@ class ControlRoutes:
 
     async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
         actor, controls = self._operator(scope), self._context.controls
-        try:
-            lifted = await asyncio.to_thread(
-                controls.clear_overrides, override_id, actor, "lifted by the server's route"
-            )
-        except ConfigError as error:
-            raise Problem(404, str(error)) from error
+        lifted = controls.lift_overrides(override_id, actor, _BY_ROUTE)
+        controls.begin_telling()
+        if override_id is None or not lifted:
+            await controls.looked()
+            lifted += controls.lift_overrides(override_id, actor, _BY_ROUTE)  # of which the file alone knew
+        await controls.settled()
+        if override_id is not None and not lifted:
+            raise Problem(404, str(controls.no_such(override_id)))
         return as_json({"lifted": [override.id for override in lifted]})
 
     async def plan(self, scope: Scope, body: bytes, started: float) -> Response:
@@ -237,7 +245,8 @@ class ControlRoutes:
         actor = self._operator(scope)
         order = _validated(KillSwitchOrder, parse_json(body))
         controls, switch = self._context.controls, order.switch() if order.on else None
-        await asyncio.to_thread(controls.set_kill_switch, switch, actor, order.reason)
+        controls.put_kill_switch(switch, actor, order.reason)
+        await controls.settled()
         return as_json(controls.describe_plan())
 
     async def _check_versions(self, versions: set[str]) -> dict[str, dict[str, str]]:
@@ -270,10 +279,15 @@ class ControlRoutes:
         return as_json(self._context.controls.take(_validated(SavedControls, parse_json(body), strict=False)))
 
     async def _ensure(self, versions: set[str]) -> dict[str, str]:
+        if not versions:
+            return {}
+        ensured = asyncio.get_running_loop().run_in_executor(self._ensuring, self._context.roles.ensure, versions)
         try:
-            return await asyncio.to_thread(self._context.roles.ensure, versions)
+            return await asyncio.wait_for(ensured, _ENSURED_SECONDS)
         except ArtifactError as error:
             raise Problem(422, str(error)) from error
+        except TimeoutError:
+            return dict.fromkeys(versions, "too many orders name versions: nobody has come to this one yet")
 
     def _check_action(self, action: Any) -> None:
         known = self._context.roles.current.whose_actions()

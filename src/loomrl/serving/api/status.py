@@ -50,6 +50,7 @@ class OrdersShown(TypedDict):
     reserved: str | None  # in the room that is reserved: why
     unsaved: str | None  # in this server's processes alone: why
     damaged: str | None  # what was wrong with a file that was set aside
+    missing: str | None  # why orders that were kept may not be known here
     unconfirmed: list[int]  # workers that were told and have not confirmed; they are told again
 
 
@@ -151,6 +152,7 @@ def describe(context: ServerContext, with_orders: bool) -> Status:
             "reserved": context.controls.reserved,
             "unsaved": context.controls.unsaved,
             "damaged": context.controls.damaged,
+            "missing": context.controls.missing,
             "unconfirmed": context.controls.unconfirmed,
         },
         "num_swaps": keeper.num_swaps,

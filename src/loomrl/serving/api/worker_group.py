@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -33,6 +34,13 @@ _ENSURE_SECONDS = 8.0  # for what an order names to be loaded: longer than a wor
 _LOAD_SECONDS = 90.0  # for versions to be brought
 _ORDERS_SECONDS = 0.4  # for what was ordered to be in force
 
+_PROBE: Scope = {
+    "method": "GET",
+    "raw_path": b"/v2/health/live",
+    "query_string": b"",
+    "headers": [(b"host", b"localhost")],
+}
+
 Own = Callable[[Scope, bytes], Awaitable[Response]]
 
 
@@ -53,7 +61,7 @@ class WorkerGroup:
         self._peers = PeerClient(address)
         self._others = [index for index in range(address.count) if index != address.index]
         self._roles, self._remembers = Roles(), False  # whether any version loaded then has a memory
-        context.controls.hand_over = self._hand_over
+        context.controls.connect({index: partial(self._give, index) for index in self._others})
 
     def concerns_others(self, scope: Scope, body: bytes) -> bool:
         """Whether a request of agents needs another worker; False for one that is malformed, which this worker
@@ -87,21 +95,33 @@ class WorkerGroup:
             "headers": [(b"host", b"localhost")],
         }
         body = orjson.dumps({"versions": sorted(versions)})
-        shares, not_loaded = [WorkerAnswer(index, [], body) for index in self._others], dict[str, str]()
-        for answer in await asyncio.gather(*(self._answer_to(share, scope, _ENSURE_SECONDS) for share in shares)):
+        not_loaded = dict[str, str]()
+        for answer in await asyncio.gather(*(self._ensured(index, scope, body) for index in self._others)):
             told = orjson.loads(answer.body)
             if answer.status == 422:
                 raise Problem(422, told["error"])
             not_loaded |= told["not_loaded"] if answer.status < 400 else dict.fromkeys(versions, told["error"])
         return not_loaded
 
-    def _hand_over(self, orders: SavedControls) -> dict[int, SavedControls | None]:
+    async def _ensured(self, index: int, scope: Scope, body: bytes) -> Response:
+        """What a worker says of versions: one that answers at all is waited for."""
+        asked = asyncio.ensure_future(self._answer_to(WorkerAnswer(index, [], body), scope, _ENSURE_SECONDS))
+        probe = asyncio.ensure_future(self._peers.ask(index, _PROBE, b"", _ORDERS_SECONDS))
         try:
-            answers = self._peers.tell(self._others, ORDERS, orders.to_bytes(), _ORDERS_SECONDS)
-        except RuntimeError as error:  # no thread can be had
-            log.error("the other workers cannot be told what was ordered: %s", error)
-            return dict.fromkeys(self._others)
-        return {index: _known_by(answer) for index, answer in answers.items()}
+            await asyncio.wait([asked, probe], return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return await asked
+            try:
+                await probe
+            except Problem as problem:
+                return as_problem(problem.status, problem.message)
+            return await asked
+        finally:
+            asked.cancel()
+            probe.cancel()
+
+    def _give(self, index: int, orders: SavedControls) -> SavedControls | None:
+        return _known_by(self._peers.tell(index, ORDERS, orders.to_bytes(), _ORDERS_SECONDS))
 
     # --- what belongs to one worker ------------------------------------------------------------------------------
 

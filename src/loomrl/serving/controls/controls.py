@@ -2,34 +2,35 @@
 
 Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts;
 `loomrl.serving.controls.orders` says which of two stands. What is ordered here is in force here at once, in memory, and
-then at the other workers of the server, which are told of it. Then it is written to one file per policy,
-`home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes no file, to
-the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by itself, and
-settles with the others when it is back. A file that is damaged is set aside, and written anew from what is known. An
-override with an end lapses by elapsed time: an order like any other, which the file forgets after 30 days. LoomDB keeps
-them all.
+then at the other workers of the server, which are told of it: no file is read before. Then it is written to one file
+per policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes
+no file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by
+itself, and settles with the others when it is back. The file has a copy beside it, written first, each with a digest of
+its content. One that is damaged is set aside, and written anew from its copy and what else is known; one that a newer
+LoomRL wrote, or that cannot be read, is left alone, and orders are kept in the reserve. An override with an end lapses
+by elapsed time: an order like any other, which the file forgets after 30 days, once LoomDB has it, which keeps all.
 """
 
-import json
+import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import filelock
-import orjson
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.numbering import NUM_SHARED, by_name, numbered, reaching_back
+from loomrl.serving.controls.order_file import NewerFormat, opened, sealed
 from loomrl.serving.controls.orders import (
     KILL_SWITCH,
     NUM_REPLACED,
@@ -43,10 +44,12 @@ from loomrl.serving.controls.orders import (
     strictest,
 )
 from loomrl.serving.controls.overrides import Override
+from loomrl.serving.controls.peer import Give, Orders, Peer
 from loomrl.serving.controls.plan import KillSwitch, Plan
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
+from loomrl.system.files import write_atomic
 from loomrl.system.home import inside
 from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
@@ -60,9 +63,12 @@ _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
 _LAPSE_KEPT = timedelta(days=30)  # a LoomDB that is restored from a backup may hold the override still
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
+_CONFIRMED_SECONDS = 0.5  # that who orders waits for the other workers: longer than each has to answer
+_FRESH_SECONDS = 1.0  # after which an order no longer replaces what the files are found to hold
 _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
 _MAX_REASON = 500  # characters of what is wrong with a file
 _DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
+_MISSING = "orders may be missing here"
 
 
 class SavedControls(Document):
@@ -86,6 +92,47 @@ class SavedControls(Document):
             found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
         return found
 
+    def sealed(self) -> bytes:
+        """As it is kept: with the format, and a digest of the content."""
+        return sealed(self.to_json())
+
+    def write(self, path: Path) -> None:
+        """Write it as it is kept; raises as `Document.write` does."""
+        write_atomic(path, self.sealed())
+
+    @classmethod
+    def opened(cls, text: bytes) -> tuple[Self, bool]:
+        """What `sealed` made, or an earlier version, and whether a digest vouches for it; raises as `opened` does."""
+        content, is_sealed = opened(text)
+        return cls.model_validate(content), is_sealed
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What a file holds; raises as `opened` does."""
+        return cls.opened(path.read_bytes())[0]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a file of orders turned out to be: whole, where neither `damage` nor `closed` is set."""
+
+    saved: SavedControls
+    damage: str | None = None  # what is wrong with it; it is set aside
+    closed: str | None = None  # why it is left alone: a newer LoomRL wrote it, or it cannot be read
+    is_unread: bool = False
+    is_sealed: bool = False  # a digest vouches for it
+    is_there: bool = True
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer LoomRL wrote it."""
+        return self.closed is not None and not self.is_unread
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that it was given is known."""
+        return self.is_there and self.damage is None and self.closed is None
+
 
 @dataclass(frozen=True)
 class Change:
@@ -98,17 +145,18 @@ class Change:
 
 
 class Controls:
-    """The controls of one policy. `orders` is what is in force; who reads it, or calls `refresh` or `take`, waits for
-    no disk that writes. Everything else may: with `patience_seconds` so long at most, while a thread goes on with it. A
-    plan alone waits for the file.
+    """The controls of one policy. `orders` is what is in force; who reads it, or calls `take`, `put_override`,
+    `put_kill_switch`, `lift_overrides` or `settled`, waits for no file and for nobody who does: an event loop may.
+    `refresh` waits for files to be read. Everything else may wait for them to be written: with `patience_seconds` so
+    long at most, while threads go on with it. A plan alone waits for the file.
 
     `record` is told what is about to be in force, before it is, and waits for no disk either; `keep` has the disk take
-    what was recorded. `announce` is called when the file has changed, before who changed it goes on. `hand_over`, once
-    it is set, gives orders to the other workers and returns all that each of them knows, None for one that did not
-    confirm; it is called from any thread but the event loop's.
+    what was recorded. `announce` is called when the file has changed, before who changed it goes on.
+
+    Where the file cannot be read, it is made all the same: `unknown` says so.
 
     Raises:
-        ArtifactError: when the file cannot be read, or no room can be reserved for orders.
+        ArtifactError: when no room can be reserved for orders.
     """
 
     def __init__(
@@ -120,22 +168,34 @@ class Controls:
         patience_seconds: float | None = None,
     ) -> None:
         self.policy, self.path = policy, inside("controls", f"{policy}.json")
+        self._copy_path = self.path.with_suffix(".copy")
         self._lock_path = Path(f"{self.path}.lock")
         self.orders = ActiveOrders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
         self.damaged: str | None = None  # what was wrong with a file that was set aside
-        self.hand_over: Callable[[SavedControls], Mapping[int, SavedControls | None]] = lambda _: {}
+        self.unknown: str | None = None  # why no version may act: what was set last cannot be read, or found elsewhere
+        self.late: str | None = None  # why none may act for now: it is not read yet
         self.unconfirmed: list[int] = []  # workers that were given an order and did not confirm; they are asked again
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
+        self._reading = Background(self._read_again)
+        self._failed: ArtifactError | None = None  # to read, the last time
+        self._num_said = 0  # how often they were said to have changed
         self._record, self._announce, self._keep = record, announce, keep
-        self._lock = threading.RLock()  # of what is in memory: nobody writes a file, or waits, with it held
-        self._telling = threading.Lock()  # of what the other workers confirm; taken before the former
+        self._lock = threading.RLock()  # of what is in memory: nobody touches a file, or waits, with it held
+        self._disk = threading.Lock()  # of what the files say: who holds it may wait for them; taken before the former
+        self._peers: dict[int, Peer] = {}  # the other workers
         self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
+        self._fresh: dict[str, tuple[Control, float]] = {}  # ordered here, and when: no file was read since
         self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
         self._written: object = self._known  # what was known when a file last held all of it
-        self._confirmed = self._known  # what all workers know
         self._damage: str | None = None  # what is wrong with the file that is there
+        self._closed: str | None = None  # why the file that is there is left alone
+        self._reserve_closed: str | None = None  # and the reserve
+        self._unread: str | None = None  # what the disk did not give, the last time
+        self._unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
+        self._lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
+        self._is_outdated = False  # an earlier version wrote the file, or it has no copy
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
@@ -144,8 +204,17 @@ class Controls:
         self._compared = 0.0  # `time.monotonic()` when that was found out
         _make_files(self.path, self._lock_path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
-        self.follow()
-        self._confirmed = self._known  # they have read the file, too
+        self._check_copy()
+        try:
+            self.refresh()
+        except ArtifactError as error:
+            log.error("%s", error)
+            self.unknown = self.missing
+        self._write_again()
+
+    def connect(self, peers: Mapping[int, Give]) -> None:
+        """Have these other workers told, from now on, what is ordered; they have read the file, too."""
+        self._peers = {index: Peer(give, self._news, self.take, self._known) for index, give in peers.items()}
 
     def follow(self) -> None:
         """Do what `refresh` does, and have written, and known to all workers, what could not be before.
@@ -153,14 +222,21 @@ class Controls:
         What cannot be written still is tried again with the next call; `unsaved` says why.
 
         Raises:
-            ArtifactError: when the file cannot be read; what is in force goes on.
+            ArtifactError: when the file cannot be read, or not in time; what is in force goes on.
         """
-        self.refresh()
-        is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         if self.unconfirmed:
             self._tell_workers()
+        try:
+            self._have_read()
+        finally:
+            self._lapse()
+            self._write_again()
+
+    def _write_again(self) -> None:
+        is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
+        is_outdated = self._is_outdated and self._patience_seconds is not None  # a command writes what it orders
         fails = any(why is not None for why in (self.unsaved, self.reserved, self._damage))
-        if self._written is not self._known or fails or is_due:
+        if self._written is not self._known or fails or is_due or is_outdated:
             self._have_saved(0.0)
 
     def refresh(self, has_changed: bool = False) -> None:
@@ -169,17 +245,24 @@ class Controls:
         Overrides whose time is over are lifted, whatever becomes of the file. No process is waited for.
 
         Raises:
-            ArtifactError: when the file cannot be read; what is in force goes on.
+            ArtifactError: when the file cannot be read; what is in force goes on, and `unknown` says whether something
+                that is said to have changed may be missing here.
         """
-        with self._lock:
-            try:
-                stamp = self._look()
-                if has_changed or stamp != self._stamp:
-                    self._follow(self._read())
-                    self._stamp = stamp
-            finally:
-                if any(one.seconds_left <= 0.0 for one in self._countdowns.values()):
-                    self._lapse()
+        self._num_said += has_changed
+        try:
+            with self._disk:
+                stamp = (self._num_said, self._look())
+                if stamp != self._stamp or self._fresh or self._is_over():
+                    found, began = self._read_now()
+                    with self._lock:
+                        self._follow(found, began)
+                        self._stamp = stamp if self._unread is None else None
+                    if has_changed or self._unread is None:
+                        self.unknown = None if self._unread is None else self.missing
+                    if self._unread is not None:
+                        raise ArtifactError(self._unread)
+        finally:
+            self._lapse()
 
     def take(self, given: SavedControls) -> SavedControls:
         """Have in force what another worker was ordered, and put it on record; returns all that is known here. No disk
@@ -193,12 +276,9 @@ class Controls:
         """Have in force what the other workers know: a file may not hold all of it. Who does not answer is asked again
         by `follow`.
         """
-        answers = self.hand_over(SavedControls())
-        for known in answers.values():
-            if known is not None:
-                self.take(known)
-        if silent := [index for index, known in answers.items() if known is None]:
-            self.unconfirmed, self._confirmed = silent, {}
+        self._tell_workers()
+        for index in self.unconfirmed:
+            self._peers[index].confirmed = {}
 
     def finish(self, seconds: float) -> None:
         """Have written, before this process ends, what could not be before; waits so many seconds at most."""
@@ -212,9 +292,11 @@ class Controls:
             ServiceError: when the database fails; what is in force goes on.
         """
         with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
-            self.refresh()
+            self._have_read()
         num_revisions, mine = database.num_controls(self.policy), self._known
-        is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS
+        is_recent = (
+            time.monotonic() - self._compared < _COMPARED_SECONDS and self._lost is None and self.unknown is None
+        )
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         self._compared = time.monotonic()
@@ -235,6 +317,8 @@ class Controls:
             is_settled = self._known is mine and failure is None
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
+            if failure is None:
+                self._lost = self.unknown = None  # what was set before the start LoomDB has told
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -242,6 +326,11 @@ class Controls:
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
         return self.orders.versions()
+
+    @property
+    def missing(self) -> str | None:
+        """Why orders may be missing here; None where all that were kept are known."""
+        return self._unheard or self._lost
 
     def revision(self, name: str) -> int:
         """The number of a control's newest revision, as known here; 0 where it was never set."""
@@ -259,26 +348,45 @@ class Controls:
         It is in force here at once, and then at the other workers, also where the disk takes no file: `unsaved` or
         `reserved` says why, `unconfirmed` which worker does not answer.
         """
+        self.put_override(override, actor)
+        self._settle()
+
+    def put_override(self, override: Override, actor: str) -> None:
+        """Put an override in force in this process; `settled` has the other workers told, and it written."""
         self._set(override_name(override.agent_id), override, actor, override.reason)
-        self._keep_orders()
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
         """Lift one override, or all (None); returns those lifted. They are lifted here at once, as `set_override` puts
-        in force.
+        in force, and those that only the file names when that is read.
 
         Raises:
             ConfigError: when there is no such override.
         """
-        self._look_again()
-        active = self.orders.active_overrides()
-        lifted = [override for override in active if override_id in (None, override.id)]
+        lifted = self.lift_overrides(override_id, actor, reason)
+        if lifted:
+            self._tell_workers()
+        if override_id is None or not lifted:
+            with suppress(ArtifactError):  # those that are known are lifted
+                self._have_read()
+            lifted += self.lift_overrides(override_id, actor, reason)
         if override_id is not None and not lifted:
-            known = ", ".join(override.id for override in active) or "none"
-            raise ConfigError(f"no override {override_id!r}; in force: {known}")
-        for override in lifted:
-            self._set(override_name(override.agent_id), None, actor, reason)
-        self._keep_orders()
+            raise self.no_such(override_id)
+        self._settle()
         return lifted
+
+    def lift_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
+        """Lift in this process one override, or all (None), of those that are known to it; returns them. `settled` has
+        the other workers told, and it written.
+        """
+        lifted = [one for one in self.orders.active_overrides() if override_id in (None, one.id)]
+        for override in lifted:
+            self._set(override_name(override.agent_id), None, actor, reason, whatever_stands=override_id is None)
+        return lifted
+
+    def no_such(self, override_id: str) -> ConfigError:
+        """What to raise for an override that is not in force."""
+        known = ", ".join(override.id for override in self.orders.active_overrides()) or "none"
+        return ConfigError(f"no override {override_id!r}; in force: {known}")
 
     def set_plan(self, plan: Plan, actor: str, revision: int | None = None) -> Plan:
         """Put a plan in force; agents keep their version where its split allows. Returns it with its slices.
@@ -310,20 +418,29 @@ class Controls:
 
         That is in force here at once, and then at the other workers, as an override is.
         """
+        self.put_kill_switch(switch, actor, reason)
+        self._settle()
+
+    def put_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
+        """Turn the kill switch on, or off (None), in this process; `settled` has the other workers told, and it
+        written.
+        """
         self._set(KILL_SWITCH, switch, actor, reason)
-        self._keep_orders()
 
     # --- in memory --------------------------------------------------------------------------------------------------
 
-    def _set(self, name: str, document: Document | None, actor: str, reason: str) -> None:
-        """In force at once: no file, no lock between processes and no database is waited for."""
+    def _set(self, name: str, document: Document | None, actor: str, reason: str, whatever_stands: bool = True) -> None:
+        """In force at once: no file, no lock between processes and no database is waited for. What the files hold that
+        is not known here yet is replaced, too, when they are read, where the order replaces `whatever_stands`.
+        """
         with self._lock:
-            self._look_again()
-            self._order(name, document, actor, reason, self._known.get(name, ()))
+            order = self._order(name, document, actor, reason, self._known.get(name, ()))
+            if whatever_stands:
+                self._fresh[name] = (order, time.monotonic())
 
     def _order(
         self, name: str, document: Document | None, actor: str, reason: str, replaced: Sequence[Control]
-    ) -> None:
+    ) -> Control:
         known = self._known.get(name, ())
         newest = max(known, key=lambda one: one.place, default=None)
         before = [identity for one in replaced for identity in one.replaces or ()]
@@ -339,11 +456,41 @@ class Controls:
             replaces=list(dict.fromkeys([*before, *(one.identity for one in replaced)]))[-NUM_REPLACED:],
         )
         self._put_in_force([order])
+        return order
+
+    def _held_against(self, found: Iterable[Control], began: float) -> list[Control]:
+        """Orders that were given here before any file was read that holds what they are to replace, as they name that,
+        too. `found` is what the files hold, read from `began` on.
+
+        What is found within a second was there when the order was given, for all that anybody can say. What is found
+        later, by a disk that hung, was set apart.
+        """
+        fresh, now, by_control = self._fresh, time.monotonic(), by_name(found)
+        self._fresh = self._fresh_since(began)
+        held = []
+        for name, (order, at) in fresh.items():
+            known = {one.identity: one for one in self._known.get(name, ())}
+            newly = [
+                one
+                for one in by_control.get(name, ())
+                if one.identity not in known and order.identity not in (one.replaces or ())
+            ]
+            if newly and order.identity in known and now - at <= _FRESH_SECONDS:
+                held.append(_replacing(known[order.identity], newly))
+        return held
+
+    def _fresh_since(self, began: float) -> dict[str, tuple[Control, float]]:
+        return {name: (order, at) for name, (order, at) in self._fresh.items() if at >= began}
+
+    def _is_over(self) -> bool:
+        """Whether the time of an override is over."""
+        return any(one.seconds_left <= 0.0 for one in list(self._countdowns.values()))
 
     def _lapse(self) -> None:
         """Lift overrides whose time is over; what was set apart from one of them, or renewed it, stands on."""
         with self._lock:
-            self._look_again()
+            if not self._is_over():
+                return
             for control, one in _ending(self._known):
                 if self._countdowns[one.id].seconds_left <= 0.0:
                     why = f"the {one.lifetime_seconds:g} s of override {one.id} are over: {one.reason}"
@@ -352,7 +499,8 @@ class Controls:
 
     def _put_in_force(self, arrived: Iterable[Control]) -> None:
         """On record first; whatever becomes of that, it is in force. What cannot be read leaves what stands."""
-        known = {name: orders for name, orders in self._known.items() if not _is_long_over(orders)}
+        forgets = self._written is self._known  # else the file may hold an override still, and bring it back
+        known = {name: orders for name, orders in self._known.items() if not (forgets and _is_long_over(orders))}
         standing, changes = {name: self._standing[name] for name in known}, []
         for name, orders in by_name(filter(is_readable, arrived)).items():
             if list(known.get(name, ())) == orders or (name not in known and _is_long_over(not_replaced(orders))):
@@ -386,42 +534,91 @@ class Controls:
 
     # --- at the other workers ---------------------------------------------------------------------------------------
 
-    def _keep_orders(self) -> None:
-        """Have what is in force here be so at the other workers, and then a disk hold it."""
+    async def looked(self) -> None:
+        """Know what the files say, where that does not take long; for who may not wait."""
+        await asyncio.wait([asyncio.wrap_future(self._reading.begin())], timeout=self._patience_seconds)
+
+    async def settled(self) -> None:
+        """Have what is in force here be so at the other workers, and then a disk hold it, as `set_override` does; for
+        who may not wait, with no thread but those that are at it anyway.
+        """
+        self._reading.begin()
+        if told := self.begin_telling():
+            await asyncio.wait(list(map(asyncio.wrap_future, told.values())), timeout=_CONFIRMED_SECONDS)
+            self._note_confirmed(told)
+        saved = asyncio.wrap_future(self._saving.begin())
+        await asyncio.wait([saved], timeout=self._patience_seconds)
+        if not saved.done():
+            self._report_late(self._patience_seconds)
+
+    def _settle(self) -> None:
+        """What `settled` does."""
+        if self._patience_seconds is None:
+            with suppress(ArtifactError):  # who writes says so
+                self.refresh()
+        else:
+            self._reading.begin()
         self._tell_workers()
         self._have_saved(self._patience_seconds)
 
     def _tell_workers(self) -> None:
         """Give them what not all of them have confirmed; take what they know."""
-        with self._telling:  # one after the other: what was confirmed is what was known last
-            known = self._known
-            news = [one for name, orders in known.items() if self._confirmed.get(name) is not orders for one in orders]
-            with self._lock:
-                given = self._to_save().model_copy(update={"controls": news})
-            answers = self.hand_over(given)
-            for answer in answers.values():
-                if answer is not None:
-                    self.take(answer)
-            unconfirmed = [index for index, answer in answers.items() if answer is None]
-            if unconfirmed and unconfirmed != self.unconfirmed:
-                log.error("workers %s have not confirmed what was ordered; they are asked again", unconfirmed)
-            self.unconfirmed = unconfirmed
-            if not unconfirmed:
-                self._confirmed = known
+        told = self.begin_telling()
+        wait(told.values(), _CONFIRMED_SECONDS)
+        self._note_confirmed(told)
+
+    def begin_telling(self) -> dict[int, Future[None]]:
+        """Have the other workers told, each by a thread of its own; returns what is done when they were."""
+        return {index: peer.begin() for index, peer in self._peers.items()}
+
+    def _note_confirmed(self, told: Mapping[int, Future[None]]) -> None:
+        unconfirmed = [index for index, one in told.items() if not one.done() or self._peers[index].is_silent]
+        if unconfirmed and unconfirmed != self.unconfirmed:
+            log.error("workers %s have not confirmed what was ordered; they are asked again", unconfirmed)
+        self.unconfirmed = unconfirmed
+
+    def _news(self, confirmed: Orders) -> tuple[Orders, SavedControls]:
+        """What is known here, and what of it is not known to whom has confirmed so much."""
+        with self._lock:
+            known, countdowns = self._known, self._counted_down()
+        news = [one for name, orders in known.items() if confirmed.get(name) is not orders for one in orders]
+        return known, SavedControls(controls=news, countdowns=countdowns)
 
     # --- on the disk ------------------------------------------------------------------------------------------------
 
-    def _look_again(self) -> None:
-        """Know what the files say now; where they cannot be read, an order is made from what is known."""
-        with self._lock:
-            try:
-                self._follow(self._read())
-            except ArtifactError as error:
-                log.error("%s", error)
+    def _have_read(self) -> None:
+        """`refresh`, by a thread that alone waits where files hang.
 
-    def _follow(self, found: SavedControls) -> None:
-        """Join what the files say with what is known here."""
-        self._join(found)
+        Raises:
+            ArtifactError: when they cannot be read, or not in time.
+        """
+        if self._patience_seconds is None:
+            self.refresh()
+        elif not self._reading.ask(self._patience_seconds):
+            raise ArtifactError(f"{self.path} is not read after {self._patience_seconds:g} s; check the disk")
+        elif (failed := self._failed) is not None:
+            raise failed.with_traceback(None)
+
+    def _read_again(self) -> None:
+        try:
+            self.refresh()
+            self._failed = None
+        except ArtifactError as error:
+            self._failed = error
+
+    def _read_now(self) -> tuple[SavedControls, float]:
+        """What `_read` reads, and since when."""
+        began = time.monotonic()
+        found = self._read()
+        if self._unread is not None:  # nobody can say what the files held when orders were given before
+            with self._lock:
+                self._fresh = self._fresh_since(began)
+        return found, began
+
+    def _follow(self, found: SavedControls, began: float) -> None:
+        """Join what the files say, which were read from `began` on, with what is known here."""
+        held = self._held_against(found.controls, began)
+        self._join(found.model_copy(update={"controls": [*found.controls, *held]}))
         self._written = self._known if self._known_orders() == found.controls else None
 
     def _join(self, found: SavedControls) -> None:
@@ -432,10 +629,10 @@ class Controls:
         self._count_down()
 
     def _to_save(self) -> SavedControls:
-        return SavedControls(
-            controls=self._known_orders(),
-            countdowns={name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()},
-        )
+        return SavedControls(controls=self._known_orders(), countdowns=self._counted_down())
+
+    def _counted_down(self) -> dict[str, Countdown]:
+        return {name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()}
 
     def _known_orders(self) -> list[Control]:
         """All that are known and not replaced, by name."""
@@ -446,9 +643,12 @@ class Controls:
         if self._patience_seconds is None:
             self._save()
         elif not self._saving.ask(seconds or 0.0) and seconds:
-            with self._lock:
-                if self._written is not self._known and self.unsaved is None:
-                    self._report(f"{self.path} is not written after {seconds:g} s; see who holds it, or the disk")
+            self._report_late(seconds)
+
+    def _report_late(self, seconds: float | None) -> None:
+        with self._lock:
+            if self._written is not self._known and self.unsaved is None:
+                self._report(f"{self.path} is not written after {seconds or 0.0:g} s; see who holds it, or the disk")
 
     def _save(self) -> None:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
@@ -458,31 +658,43 @@ class Controls:
                 self._save_alone()
         except ArtifactError as error:
             self._report(str(error))
-        self._notify()
+        else:
+            self._notify()
 
     def _save_alone(self) -> None:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
-        found = self._read()
-        with self._lock:
-            self._follow(found)
-            known, wanted = self._known, self._to_save()
-        is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
-            self._write(wanted)
-        with self._lock:  # what was ordered while the disk was waited for is not written yet
-            self._written, self.unsaved, self._stamp, self._kept = known, None, self._look(), time.monotonic()
+        with self._disk:
+            said = self._num_said
+            found, began = self._read_now()
+            with self._lock:
+                self._follow(found, began)
+                known, wanted = self._known, self._to_save()
+            is_due = (
+                time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
+            )
+            if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
+                self._write(wanted)
+            elif self._is_outdated:
+                with suppress(ArtifactError):  # it says the same
+                    self._write_both(wanted)
+            stamp = (said, self._look())
+            with self._lock:  # what was ordered while the disk was waited for is not written yet
+                self._written, self.unsaved, self._kept = known, None, time.monotonic()
+                self._stamp = stamp if self._unread is None else None
 
     def _write(self, wanted: SavedControls) -> None:
-        """To the file, with a damaged one set aside; where that cannot be, to the room that is reserved, what is not in
-        the file.
+        """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
+        is reserved, what is not in the file.
 
         Raises:
             ArtifactError: when neither takes it.
         """
         try:
+            if self._closed is not None:
+                raise ArtifactError(self._closed)
             if self._damage is not None:
                 self._set_aside(self._damage)
-            wanted.write(self.path)
+            self._write_both(wanted)
         except ArtifactError as error:
             in_file = self._read_file().controls
             rest = [one for one in wanted.controls if one not in in_file]
@@ -492,9 +704,14 @@ class Controls:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
-        if self._reserve.read():
+        if self._reserve_closed is None and self._reserve.read():
             self._reserve.write(b"")
         self.reserved = None
+
+    def _write_both(self, wanted: SavedControls) -> None:
+        """The copy first: what the file holds, it holds."""
+        wanted.write(self._copy_path)
+        wanted.write(self.path)
 
     def _write_reserve(
         self, rest: Sequence[Control], short: Sequence[Control], countdowns: dict[str, Countdown]
@@ -505,27 +722,28 @@ class Controls:
         Raises:
             ArtifactError: when not all is kept.
         """
+        if self._reserve_closed is not None:
+            raise ArtifactError(self._reserve_closed)
         try:
-            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).to_bytes())
+            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).sealed())
             return
         except ArtifactError:
             log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
         try:
-            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).to_bytes())
+            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).sealed())
         except ArtifactError:
             ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
             while ranked := ranked[: len(ranked) * 9 // 10]:
                 with suppress(ArtifactError):
-                    self._reserve.write(SavedControls(controls=ranked).to_bytes())
+                    self._reserve.write(SavedControls(controls=ranked).sealed())
                     break
             raise
 
     def _read(self) -> SavedControls:
-        """What stands in the file and in the reserve; of a damaged file nothing.
-
-        Raises:
-            ArtifactError: naming what cannot be read.
+        """What stands in the file, or in its copy where the file is not whole, and in the reserve. `missing` says what
+        could not be read.
         """
+        self._unread = self._unheard = None
         found, reserved = self._read_file(), self._read_reserve()
         return SavedControls(
             controls=[*found.controls, *reserved.controls],
@@ -533,22 +751,36 @@ class Controls:
         )
 
     def _read_file(self) -> SavedControls:
-        if self._stat() is None:
-            self._damage = None
-            return SavedControls()
-        try:
-            found, damage = SavedControls.model_validate(json.loads(self.path.read_bytes())), None
-        except _DAMAGES as error:
-            if isinstance(error, ValidationError) and {one["type"] for one in error.errors()} == {"extra_forbidden"}:
-                raise ArtifactError(f"{self.path} holds what this LoomRL does not know; use the newer one") from error
-            found, damage = SavedControls(countdowns={}), on_one_line(f"{self.path} is damaged: {error}")[:_MAX_REASON]
-        except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
-        self._damage = damage
-        if not found.is_from_before_countdowns:
-            return found
-        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(found.controls))}
-        return found.model_copy(update={"countdowns": left})
+        found, copy = _found(self.path), None
+        self._damage, self._closed, self._is_outdated = found.damage, found.closed, False
+        if found.is_whole:
+            self._is_outdated = not found.is_sealed or not self._copy_path.exists()
+            return found.saved
+        copy = _found(self._copy_path)
+        if not (found.is_there or copy.is_there):
+            return found.saved  # nothing was ordered yet
+        if not found.is_there:
+            self._damage = f"{self.path} is gone"
+        if found.is_unread:
+            self._unread = found.closed
+        if copy.is_newer:
+            self._closed = self._closed or copy.closed
+        if self._closed is not None and (found.is_newer or not copy.is_whole):
+            self._unheard = f"{self._closed}; {_MISSING}"
+        elif not copy.is_whole:
+            self._lost = f"{self._damage}, and there is no whole copy of it: {_MISSING}"
+        if found.is_newer:
+            return found.saved  # what the copy says may be over
+        return SavedControls(
+            controls=[*found.saved.controls, *copy.saved.controls],
+            countdowns={**found.saved.countdowns, **copy.saved.countdowns},
+        )
+
+    def _check_copy(self) -> None:
+        """Have a damaged copy written anew: it would be found out when it is needed."""
+        if _found(self._copy_path).damage is not None and _found(self.path).is_whole:
+            with suppress(OSError):
+                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
 
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
@@ -556,32 +788,37 @@ class Controls:
         Raises:
             ArtifactError: when it cannot be renamed.
         """
-        aside = next(path for number in count(1) if not (path := Path(f"{self.path}.damaged-{number}")).exists())
         try:
-            self.path.rename(aside)
+            if _found(self._copy_path).damage is not None:
+                _renamed(self._copy_path)
+            kept = f"; it is kept as {_renamed(self.path).name}"
+        except FileNotFoundError:
+            kept = ""
         except OSError as error:
             raise ArtifactError(f"{damage}; it cannot be set aside: {error.strerror}") from error
-        self.damaged, self._damage = f"{damage}; it is kept as {aside.name}", None
+        self.damaged, self._damage = f"{damage}{kept}", None
         log.error("%s", self.damaged)
 
     def _read_reserve(self) -> SavedControls:
-        text = self._reserve.read()
+        self._reserve_closed = None
         try:
-            return SavedControls.model_validate(orjson.loads(text)) if text else SavedControls()
-        except (ValidationError, orjson.JSONDecodeError) as error:
-            raise ArtifactError(f"{self._reserve.path} cannot be read: {error}; remove it") from error
+            text = self._reserve.read()
+            return SavedControls.opened(text)[0] if text else SavedControls()
+        except ArtifactError as error:
+            self._unread = str(error)
+            self._unheard = self._unheard or f"{error}; {_MISSING}"
+        except (NewerFormat, *_DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
+            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
+            self._reserve_closed = on_one_line(f"{why} remove it")[:_MAX_REASON]
+            self._unheard = self._unheard or f"{self._reserve_closed}; {_MISSING}"
+        return SavedControls()
 
     def _look(self) -> object:
-        found = self._stat()
-        return self._reserve.stamp if found is None else (found.st_mtime_ns, found.st_ino, self._reserve.stamp)
-
-    def _stat(self) -> os.stat_result | None:
         try:
-            return self.path.stat()
-        except FileNotFoundError:
-            return None
+            found = self.path.stat()
         except OSError as error:
-            raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+            return error.errno, self._reserve.stamp
+        return found.st_mtime_ns, found.st_ino, self._reserve.stamp
 
     def _keep_record(self) -> None:
         if self._keep is not None:
@@ -615,6 +852,45 @@ class Controls:
             lock.release()
 
 
+def _found(path: Path) -> _Found:
+    """What a file of orders holds; nothing is raised."""
+    nothing = SavedControls(countdowns={})
+    try:
+        saved, is_sealed = SavedControls.opened(path.read_bytes())
+    except FileNotFoundError:
+        return _Found(nothing, is_there=False)
+    except NewerFormat as error:
+        return _Found(nothing, closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
+    except _DAMAGES as error:
+        return _Found(nothing, damage=on_one_line(f"{path} is damaged: {error}")[:_MAX_REASON])
+    except OSError as error:
+        return _Found(nothing, closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
+    unreadable = [one.name for one in saved.controls if not is_readable(one)]
+    if saved.is_from_before_countdowns:
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(saved.controls))}
+        saved = saved.model_copy(update={"countdowns": left})
+    damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    return _Found(saved, damage=on_one_line(damage)[:_MAX_REASON] or None, is_sealed=is_sealed)
+
+
+def _renamed(path: Path) -> Path:
+    """Where a damaged file is kept from now on."""
+    aside = next(one for number in count(1) if not (one := Path(f"{path}.damaged-{number}")).exists())
+    return path.rename(aside)
+
+
+def _replacing(order: Control, others: Sequence[Control]) -> Control:
+    """A copy of an order that also names these others, which it replaces, and follows on them."""
+    newest = max(others, key=lambda one: one.place)
+    before = [identity for one in others for identity in one.replaces or ()]
+    named = [*(order.replaces or ()), *before, *(one.identity for one in others)]
+    update: dict[str, Any] = {"replaces": list(dict.fromkeys(named))[-NUM_REPLACED:]}
+    if order.made_from is not None:
+        update["revision"] = max(order.revision, 1 + max(one.revision for one in others))
+        update["made_from"] = max(order.made_from, newest.place[0])
+    return order.model_copy(update=update)
+
+
 def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
     """As it names the newest orders that it replaces, and those that still stand in the file."""
     if order.replaces is None:
@@ -632,8 +908,11 @@ def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, O
 
 
 def _is_long_over(orders: Sequence[Control]) -> bool:
-    """Whether all that is left of an agent's override is that it lapsed long ago."""
-    return all(one.actor == LAPSED and datetime.now(UTC) - one.created > _LAPSE_KEPT for one in orders)
+    """Whether all that is left of an agent's override is that it lapsed long ago; never before LoomDB, which may hold
+    the override, has numbered that.
+    """
+    now = datetime.now(UTC)
+    return all(one.actor == LAPSED and one.made_from is None and now - one.created > _LAPSE_KEPT for one in orders)
 
 
 def _left_by_the_wall_clock(one: Override) -> float:

@@ -102,7 +102,11 @@ def not_replaced(orders: Iterable[Control]) -> list[Control]:
     found = {
         identity: order
         for identity, order in copies.items()
-        if not any(other.is_set_with_knowledge_of(order) for other in copies.values() if other is not order)
+        if not any(
+            other.is_set_with_knowledge_of(order) and not order.is_set_with_knowledge_of(other)
+            for other in copies.values()
+            if other is not order
+        )
     }
     return [_knowing_all(found[identity], copies) for identity in sorted(found)]
 

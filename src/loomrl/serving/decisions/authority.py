@@ -71,13 +71,17 @@ class DecisionSource:
 class Authority:
     """The decision sources that follow from one view of what people ordered and one of what is loaded."""
 
-    def __init__(self, policy: str, orders: ActiveOrders, roles: Roles) -> None:
-        self.policy, self.orders, self.roles = policy, orders, roles
+    def __init__(self, policy: str, orders: ActiveOrders, roles: Roles, unknown: str | None = None) -> None:
+        """`unknown` says why orders may be missing: then only people and the kill switch decide."""
+        self.policy, self.orders, self.roles, self.unknown = policy, orders, roles, unknown
+        self._withheld = unknown or roles.unknown
         self._assignment = SplitAssignment(policy, orders.plan)
         self._overridden: dict[str, DecisionSource] = {}  # by the override's id
         self.split = self._split_in_force()
-        self._split_sources = {} if orders.kill_switch is not None else self._sources_of_split()
-        self.is_one = not orders.overrides and not self._split_sources  # `usual`, for all agents
+        deals = orders.kill_switch is None and self._withheld is None
+        self._split_sources = self._sources_of_split() if deals else {}
+        decides = orders.kill_switch is not None or self._withheld is None
+        self.is_one = decides and not orders.overrides and not self._split_sources  # `usual`, for all agents
 
     def source_for(self, agent_id: str) -> DecisionSource:
         """Who decides for an agent.
@@ -96,6 +100,8 @@ class Authority:
         """Who decides for agents that no override and no split names; raises as `source_for` does."""
         if (switch := self.orders.kill_switch) is not None:
             return self._fallback(KILL_SWITCH, f"the kill switch is on, by {switch.person}: {switch.reason}")
+        if self._withheld is not None:
+            raise Problem(503, f"what was set last cannot be read, so no version acts: {self._withheld}")
         if (champion := self.roles.champion) is None:
             return self._fallback(FALLBACK, self._why_no_champion())
         left = 1.0 - sum(map(self.orders.plan.fraction, self._split_sources))

@@ -171,8 +171,9 @@ class Decider:
     def _authority_for(self, roles: Roles) -> Authority:
         """Who decides for whom now; made anew where people's orders or the loaded versions have changed."""
         orders, authority = self._controls.orders, self._authority
-        if authority.orders is not orders or authority.roles is not roles:
-            authority = self._authority = Authority(self.policy, orders, roles)
+        unknown = self._controls.unknown or self._controls.late
+        if authority.orders is not orders or authority.roles is not roles or authority.unknown != unknown:
+            authority = self._authority = Authority(self.policy, orders, roles, unknown)
         return authority
 
     def _limit(self, agent_ids: list[str], holder: str) -> None:

@@ -4,8 +4,11 @@ One file per version, `home()/quarantine/POLICY/DIGEST.json`: servers of the sam
 yet goes on after a restart.
 """
 
+import logging
+import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import Field
@@ -16,7 +19,9 @@ from loomrl.system.files import sha256
 from loomrl.system.home import inside
 from loomrl.system.schema import Document
 
+log = logging.getLogger(__name__)
 MONITORS = "the monitors"  # who acts
+_NAME = re.compile(r"[0-9a-f].*\.json")
 
 
 class Quarantined(Document):
@@ -38,7 +43,9 @@ class Quarantined(Document):
 class Quarantine:
     """The quarantined versions of one policy. Safe to use from several threads; who only looks never waits.
 
-    Made, it has read the folder, and raises as `refresh` does. `announce` is called when the folder has changed.
+    Made, it has read the folder as far as it can be. `announce` is called when the folder has changed. A file that
+    cannot be read bars the version that its name stands for; where the folder cannot be read, `unknown` says so, and no
+    version may act.
     """
 
     def __init__(self, policy: str, announce: Callable[[], None] | None = None) -> None:
@@ -46,28 +53,56 @@ class Quarantine:
         self._lock = threading.Lock()
         self._held: dict[str, Quarantined] = {}  # in this process alone: not written yet
         self._read: dict[str, Quarantined] = {}
+        self._unread: frozenset[str] = frozenset()  # names of files that cannot be read
         self._stamp: int | None = None
-        self.refresh()
+        self.unknown: str | None = None  # why it is not known what is in quarantine
+        try:
+            self.refresh()
+        except ArtifactError as error:
+            log.error("%s", error)
 
     def refresh(self, has_changed: bool = False) -> None:
         """Read the folder again where it looks changed, or is said to be.
 
         Raises:
-            ArtifactError: naming a file that cannot be read; those known before stay.
+            ArtifactError: naming what cannot be read; all else is known.
         """
         with self._lock:
-            stamp = self.folder.stat().st_mtime_ns if self.folder.is_dir() else None
-            if has_changed or stamp != self._stamp:
-                self._read, self._stamp = {entry.version: entry for entry in self._entries()}, stamp
-
-    def _entries(self) -> Iterator[Quarantined]:
-        """Those in the folder; another process may release one while it is read."""
-        for path in sorted(self.folder.glob("[0-9a-f]*.json")):
             try:
-                yield Quarantined.read(path)
+                stamp = self._look()
+                if has_changed or stamp != self._stamp or self._unread or self.unknown is not None:
+                    self._read_folder()
+                    self._stamp, self.unknown = stamp, None
+            except OSError as error:
+                self.unknown = f"{self.folder} cannot be read: {error.strerror}; check the disk"
+                raise ArtifactError(self.unknown) from error
+            if self._unread:
+                named = ", ".join(sorted(self._unread))
+                raise ArtifactError(f"{self.folder}: {named}: cannot be read; the version it is about does not act")
+
+    def _look(self) -> int | None:
+        try:
+            return self.folder.stat().st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _read_folder(self) -> None:
+        """Another process may release an entry while it is read."""
+        found, unread = dict[str, Quarantined](), set[str]()
+        for path in sorted(self._files()):
+            try:
+                entry = Quarantined.read(path)
+                found[entry.version] = entry
             except ArtifactError:
-                if path.exists():
-                    raise
+                if os.path.lexists(path):
+                    unread.add(path.name)
+        self._read, self._unread = found, frozenset(unread)
+
+    def _files(self) -> list[Path]:
+        try:
+            return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def entries(self) -> list[Quarantined]:
         """All entries of versions in quarantine, oldest first."""
@@ -76,6 +111,10 @@ class Quarantine:
     def find(self, version: str) -> Quarantined | None:
         """The entry of a version; None where it is not in quarantine."""
         return self._held.get(version) or self._read.get(version)
+
+    def bars(self, version: str) -> bool:
+        """Whether a version must not act: it is in quarantine, or a file that cannot be read is about it."""
+        return self.find(version) is not None or self._path(version).name in self._unread
 
     def is_written(self, version: str) -> bool:
         """Whether the entry of a version is on the disk, so that it outlives this process."""

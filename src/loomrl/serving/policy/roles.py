@@ -50,6 +50,7 @@ class Roles:
     quarantined: frozenset[str] = frozenset()  # versions that may decide for a person's override at most
     known: ServedPolicy | None = None  # whose actions are known, where no version is loaded; it decides nothing
     unreachable: str | None = None  # why the registry does not say who has which role
+    unknown: str | None = None  # why it is not known which versions are in quarantine: none may act
 
     def versions(self) -> set[str]:
         """The numbers of all versions that are loaded."""
@@ -410,15 +411,21 @@ class RoleKeeper:
     def _without_quarantined(self, roles: Roles) -> Roles:
         """The last safe version instead of a quarantined champion.
 
-        Where there is none, a champion that breaks a limit decides no more; any other goes on for want of a better.
+        Where there is none, a champion that breaks a limit, or of which the entry cannot be read, decides no more; any
+        other goes on for want of a better.
         """
         entries = [] if self._quarantine is None else self._quarantine.entries()
-        roles = replace(roles, quarantined=frozenset(entry.version for entry in entries))
-        entry = next((one for one in entries if roles.champion and one.version == roles.champion.version), None)
-        if entry is None:
+        barred = {
+            version for version in roles.versions() if self._quarantine is not None and self._quarantine.bars(version)
+        }
+        unknown = None if self._quarantine is None else self._quarantine.unknown
+        quarantined = frozenset(barred | {entry.version for entry in entries})
+        roles = replace(roles, quarantined=quarantined, unknown=unknown)
+        if roles.champion is None or roles.champion.version not in quarantined:
             return roles
+        entry = next((one for one in entries if one.version == roles.champion.version), None)
         safe = None if roles.previous is None or roles.previous.version in roles.quarantined else roles.previous
-        if safe is None and not entry.trigger.violates:
+        if safe is None and entry is not None and not entry.trigger.violates:
             return roles
         return replace(roles, champion=safe, taken_out=roles.champion)
 

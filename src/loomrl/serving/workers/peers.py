@@ -1,13 +1,11 @@
 """The other workers of a port, asked over their Unix sockets with requests as they came."""
 
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from socket import AF_UNIX, socket
 
 import httpx
 
-from loomrl.serving.workers.address import MAX_WORKERS, WorkerAddress, socket_folder, socket_path
+from loomrl.serving.workers.address import WorkerAddress, socket_folder, socket_path
 from loomrl.system.http.asgi import Response, Scope
 from loomrl.system.http.problems import Problem
 from loomrl.system.http.trust import trusted
@@ -62,26 +60,20 @@ class PeerClient:
         told = {name: value for name, value in answer.headers.items() if name not in _NOT_SENT_BACK}
         return Response(answer.content, answer.status_code, answer.headers["content-type"].encode(), told)
 
-    def tell(self, workers: Iterable[int], path: str, body: bytes, timeout_seconds: float) -> dict[int, bytes | None]:
-        """What each of these workers answers to a POST of JSON, sent to all of them at once; None for one that does not
-        in time, or refuses. In any thread: it needs no event loop, which may be busy.
+    def tell(self, index: int, path: str, body: bytes, timeout_seconds: float) -> bytes | None:
+        """What a worker answers to a POST of JSON; None where it does not in time, or refuses. In any thread: it needs
+        no event loop, which may be busy.
         """
-
-        def told(index: int) -> bytes | None:
-            connection = HTTPConnection("localhost", timeout=timeout_seconds)
-            try:
-                with socket(AF_UNIX) as connection.sock:
-                    connection.sock.settimeout(timeout_seconds)
-                    connection.sock.connect(socket_path(self._folder, index))
-                    connection.request("POST", path, body, {"Content-Type": "application/json"})
-                    answer = connection.getresponse()
-                    return answer.read() if answer.status < 400 else None
-            except (OSError, HTTPException):
-                return None
-
-        with ThreadPoolExecutor(MAX_WORKERS) as threads:
-            asked = {index: threads.submit(told, index) for index in workers}
-        return {index: answer.result() for index, answer in asked.items()}
+        connection = HTTPConnection("localhost", timeout=timeout_seconds)
+        try:
+            with socket(AF_UNIX) as connection.sock:
+                connection.sock.settimeout(timeout_seconds)
+                connection.sock.connect(socket_path(self._folder, index))
+                connection.request("POST", path, body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                return answer.read() if answer.status < 400 else None
+        except (OSError, HTTPException):
+            return None
 
 
 def is_from_peer(scope: Scope) -> bool:

@@ -25,7 +25,7 @@ from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.audit.sealing import Sealer
 from loomrl.storage.audit.segments import PLAIN, RESERVE, last_record, lines_backwards, segments, waiting_records
-from loomrl.system.files import sync_folder
+from loomrl.system.files import sha256, sync_folder
 from loomrl.system.home import inside, shares_loomdb
 from loomrl.system.names import checked_name
 from loomrl.system.security.encryption import keyring
@@ -509,8 +509,8 @@ def repair(folder: Path) -> dict[str, Any] | None:
     """Cut what a crash left half-written at the end of a chain; the bytes are kept beside it as `.torn`.
 
     Half-written is only what has no line break: it is written last. Returns what was cut, for the next `open` record:
-    `segment`, `num_bytes` and `kept`, the name of that file, None where the disk had no room for it. Returns None where
-    the chain ends well.
+    `segment`, `num_bytes`, their SHA-256 `digest` and `kept`, the name of that file, None where the disk had no room
+    for it. Returns None where the chain ends well.
 
     Raises:
         OSError: when the segment cannot be read or cut; it is as it was.
@@ -518,12 +518,18 @@ def repair(folder: Path) -> dict[str, Any] | None:
     for path in reversed(segments(folder)):
         last = next(lines_backwards(path), b"")
         if last and not last.endswith(b"\n"):
-            kept = _kept_beside(path.with_suffix(".torn"), last)
+            kept = _kept_beside(_free_name(path), last)
             os.truncate(path, path.stat().st_size - len(last))
-            return {"segment": path.stem, "num_bytes": len(last), "kept": kept}
+            return {"segment": path.stem, "num_bytes": len(last), "digest": sha256(last), "kept": kept}
         if last:
             break
     return None
+
+
+def _free_name(path: Path) -> Path:
+    """Where half a record at a segment's end is kept: not over another, which a record may name."""
+    names = (path.with_suffix(".torn"), *(path.with_suffix(f".{number}.torn") for number in range(2, 1_000)))
+    return next((name for name in names if not name.exists()), names[0])
 
 
 def _kept_beside(torn: Path, data: bytes) -> str | None:

@@ -129,6 +129,10 @@ class _Verification:
         unfit = [anchor for anchor in removals if not anchor.fits]
         self.report.findings += [f"{one.named} cannot be relied on: it names no segments and records" for one in unfit]
         self.waiting: dict[int, str] = {}  # sequences of lines in the reserve -> the hash that the log has there
+        self.vouched = {one.sequence: one.digest for one in (*self.removals.values(), *self.heads)}  # what was there
+        self.repaired: list[
+            tuple[str, dict[str, Any]]
+        ] = []  # what was cut after a crash: place of the record, and that
         self.files = {anchor.segment: anchor.digest for anchor in anchors if anchor.kind == COMPACTED}
 
     def run(self) -> ChainReport:
@@ -157,7 +161,10 @@ class _Verification:
                         what = f"{place}: is not the record that opens a segment: others were moved, or it was deleted"
                         report.findings.append(f"{what}{found_digest(record['hash'])}")
                     self._follow(segment, place, record)
+                if path.stem != segment:
+                    report.notes.append(f"{path.name}: is empty: there was no room for a line, or it was put here")
         self._follow_waiting(waiting, segment)
+        self._check_torn()
         for path in sorted(self.folder.glob("*.torn")):
             size = path.lstat().st_size
             report.notes.append(f"{path.name}: {size} bytes that a crash left half-written, cut on restart")
@@ -211,9 +218,42 @@ class _Verification:
                 self.report.findings.append(
                     f"{place}: is not the record {sequence} of the log: it was put here{found_digest(record['hash'])}"
                 )
+        self._vouch_waiting([one for one in waiting if one[1] is not None and one[1]["sequence"] <= last])
         if self.report.head_sequence > last:
             waits = f"records {last + 1} to {self.report.head_sequence} wait in {RESERVE} for room on the disk"
             self.report.notes.append(waits)
+
+    def _vouch_waiting(self, waiting: list[tuple[str, dict[str, Any] | None]]) -> None:
+        """Of lines that the log no longer shows, what follows must say that they were there."""
+        for place, record in reversed(waiting):
+            assert record is not None, "it was selected"
+            sequence, digest = record["sequence"], record["hash"]
+            if self.waiting[sequence] == "" and self.vouched.get(sequence) != digest:
+                self.report.findings.append(
+                    f"{place}: record {sequence} is not in the log, and nothing says that it was: it was put here"
+                    f"{found_digest(digest)}"
+                )
+            elif self.waiting[sequence] in ("", digest):
+                self.vouched[sequence - 1] = record["previous_hash"]
+
+    def _check_torn(self) -> None:
+        """What was cut after a crash is kept, as the record says that opens the next segment."""
+        for place, repaired in self.repaired:
+            name = str(repaired["kept"])
+            try:
+                data = (self.folder / Path(name).name).read_bytes()
+            except FileNotFoundError:
+                if not self.may_end_early:
+                    self.report.findings.append(f"{place}: names {name}, which a crash left: it is missing")
+                continue
+            except OSError as error:
+                self.report.findings.append(f"{name} cannot be read: {error.strerror}")
+                continue
+            digest = sha256(data)
+            if len(data) != repaired.get("num_bytes") or repaired.get("digest", digest) != digest:
+                self.report.findings.append(
+                    f"{name}: is not what was cut, as {place} says: edited or damaged{found_digest(digest)}"
+                )
 
     def _check_names(self, there: set[int]) -> None:
         """Segments are numbered from 1 on; those that are not there must have been removed on record."""
@@ -269,6 +309,10 @@ class _Verification:
             report.statements[record["number"]] = record["digest"]
         if sequence in self.waiting:
             self.waiting[sequence] = digest
+        if sequence - 1 in self.waiting:
+            self.vouched[sequence - 1] = record["previous_hash"]
+        if record["kind"] == "open" and isinstance(repaired := record.get("repaired"), dict) and repaired.get("kept"):
+            self.repaired.append((place, repaired))
         self._check_place(segment, place, record)
         if sequence != report.head_sequence + 1 or record["previous_hash"] != report.head_digest:
             self._explain_gap(place, record)

@@ -98,6 +98,7 @@ function showState({ status }) {
     ...Object.entries({ ...status.errors, registry: status.registry_error, audit: status.audit.sync_error }),
     ["roles", status.roles_source.verified && `as verified last, ${status.roles_source.verified}`],
     ["orders", status.orders.unsaved ?? status.orders.reserved ?? status.orders.damaged],
+    ["orders", status.orders.missing],
     ["orders", status.orders.unconfirmed.length ? `not confirmed by workers ${status.orders.unconfirmed}` : null],
     ...status.refused.map(({ version, reason }) => [`version ${version} is refused`, reason]),
   ].filter(([, text]) => text !== null);
