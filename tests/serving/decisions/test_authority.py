@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from loomrl.environment.finite.shield import Shield
+from loomrl.errors import ArtifactError
 from loomrl.serving.policy.model import MANIFEST, UnloadedPolicy
 from loomrl.serving.policy.roles import Roles
 from loomrl.serving.settings import ServerSettings
@@ -103,16 +104,24 @@ def test_each_stands_above_the_next(server: Inside) -> None:
 
 def test_where_what_was_set_last_is_not_known_people_and_the_kill_switch_decide(server: Inside) -> None:
     order(server, "PUT", "/plan", fallback={"action": 0})
-    server.context.controls.unknown = "the file cannot be read"
+    controls = server.context.controls
+    files = [controls.path, controls.path.with_suffix(".copy")]
+    for path in files:
+        path.unlink()
+        path.symlink_to(path)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        controls.refresh(has_changed=True)
     order(server, "POST", "/override", action=1, agent_id="b")
     refused = server.decide("a", LEFT)
     assert (refused.status_code, told(server, "b")) == (503, (200, 1, "override"))
-    assert "no version acts: the file cannot be read" in refused.json()["error"]
+    assert "no version acts: " in refused.json()["error"]
     order(server, "PUT", "/kill-switch", on=True)
     assert (told(server, "a"), told(server, "b")) == ((200, 0, "kill_switch"), (200, 1, "override"))
     order(server, "PUT", "/kill-switch", on=False)
     assert server.decide("a", LEFT).status_code == 503
-    server.context.controls.unknown = None
+    for path in files:
+        path.unlink()
+    controls.refresh(has_changed=True)
     assert told(server, "a", LEFT)[::2] == (200, "champion")
 
 

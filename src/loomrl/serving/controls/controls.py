@@ -183,7 +183,7 @@ class Controls:
         self._num_said = 0  # how often they were said to have changed
         self._record, self._announce, self._keep = record, announce, keep
         self._lock = threading.RLock()  # of what is in memory: nobody touches a file, or waits, with it held
-        self._disk = threading.Lock()  # of what the files say: who holds it may wait for them; taken before the former
+        self._disk = threading.RLock()  # of reading the files, which may wait for them; taken before the former
         self._peers: dict[int, Peer] = {}  # the other workers
         self._known: dict[str, tuple[Control, ...]] = {}  # by name, what nothing replaces; replaced, never changed
         self._fresh: dict[str, tuple[Control, float]] = {}  # ordered here, and when: no file was read since
@@ -669,18 +669,16 @@ class Controls:
             with self._lock:
                 self._follow(found, began)
                 known, wanted = self._known, self._to_save()
-            is_due = (
-                time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-            )
-            if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
-                self._write(wanted)
-            elif self._is_outdated:
-                with suppress(ArtifactError):  # it says the same
-                    self._write_both(wanted)
-            stamp = (said, self._look())
-            with self._lock:  # what was ordered while the disk was waited for is not written yet
-                self._written, self.unsaved, self._kept = known, None, time.monotonic()
-                self._stamp = stamp if self._unread is None else None
+        is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
+        if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
+            self._write(wanted)
+        elif self._is_outdated:
+            with suppress(ArtifactError):  # it says the same
+                self._write_both(wanted)
+        stamp = (said, self._look())
+        with self._lock:  # what was ordered while the disk was waited for is not written yet
+            self._written, self.unsaved, self._kept = known, None, time.monotonic()
+            self._stamp = stamp if self._unread is None else None
 
     def _write(self, wanted: SavedControls) -> None:
         """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
@@ -751,20 +749,20 @@ class Controls:
         )
 
     def _read_file(self) -> SavedControls:
-        found, copy = _found(self.path), None
-        self._damage, self._closed, self._is_outdated = found.damage, found.closed, False
+        found = _found(self.path)
         if found.is_whole:
+            self._damage = self._closed = None
             self._is_outdated = not found.is_sealed or not self._copy_path.exists()
             return found.saved
         copy = _found(self._copy_path)
+        self._closed = found.closed or (copy.closed if copy.is_newer else None)
+        self._damage, self._is_outdated = found.damage, False
         if not (found.is_there or copy.is_there):
             return found.saved  # nothing was ordered yet
         if not found.is_there:
             self._damage = f"{self.path} is gone"
         if found.is_unread:
             self._unread = found.closed
-        if copy.is_newer:
-            self._closed = self._closed or copy.closed
         if self._closed is not None and (found.is_newer or not copy.is_whole):
             self._unheard = f"{self._closed}; {_MISSING}"
         elif not copy.is_whole:
