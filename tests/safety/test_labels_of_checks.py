@@ -388,6 +388,9 @@ HOLES = '("terminated" & s!=63)'
         ("P<0.5 [ F<=13 s=63 ]", True),
         ("P<=0.5 [ X s=1 ]", False),
         ('R{"reward"}<=0 [ C<=100 ]', False),
+        ('R{"reward"}<=0.5 [ C<=100 ]', False),  # who goes straight to the goal earns 1
+        ('R{"reward"}<=0.5 [ C<=13 ]', True),  # it is fourteen moves away
+        ('R{"reward"}<=0.5 [ F s=63 ]', False),
         ('P<=0.5 [ F P>=0.5 [ X "terminated" ] ]', False),
     ],
 )

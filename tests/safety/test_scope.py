@@ -215,6 +215,17 @@ def test_a_limit_per_step_that_further_episodes_break_can_be_broken(monkeypatch:
     assert found.label is None
 
 
+def test_a_further_episode_that_breaks_a_limit_may_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told of by its share alone, so that it is not known whether to break the limit ended it."""
+    monkeypatch.setattr(repeats, "swayed_episodes", lambda _: [LEFT, RIGHT])
+    told = SimpleNamespace(read=lambda _: {"violating_values": [0.01], "violating_seeds": [77]})
+    context: Any = SimpleNamespace(episodes=[CALM], evidence=told)
+    claim = made("steps", evidence=[Evidence(uri="steps.json", sha256="0" * 64)])
+    limit = high("steps", share=0.6).model_copy(update={"per": "step"})
+    (found,) = repeats.label_limits([claim], {"steps": limit}, {}, {}, context)
+    assert found.label is None
+
+
 @pytest.mark.parametrize(("share", "kind"), [(0.4, None), (0.5, LabelKind.NEVER_BROKEN)])
 def test_a_share_of_steps_that_no_episode_reaches_is_not_counted(
     monkeypatch: pytest.MonkeyPatch, share: float, kind: LabelKind | None
@@ -404,6 +415,7 @@ def test_a_return_is_the_length_where_every_step_earns_1(
     for order in (limits, limits[::-1]):
         found = labelled(monkeypatch, order, [CALM], episode([0.0, 0.0], True, reward))
         assert (found["return"] == "length") is is_one
+        assert labelled(monkeypatch, order, [CALM])["return"] is None, "the policy's own episodes alone do not tell"
 
 
 @pytest.mark.parametrize(

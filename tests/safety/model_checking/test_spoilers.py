@@ -43,6 +43,13 @@ def test_each_p_of_a_formula_is_worked_against_but_one_about_another(lake: Model
     assert len(list(spoilers(lake.model, both))) == 4, "of the first, and of the one inside the second"
 
 
+def test_what_is_earned_at_most_and_at_least(lake: Modelled) -> None:
+    """As likely as the goal is reached, for it earns 1 and nothing else does."""
+    prop = read_property('R{"reward"}=? [ C<=1000 ]')
+    results = [check(lake.chain(actions), prop) for actions in spoilers(lake.model, prop)]
+    assert [one.high for one in results] == pytest.approx([14 / 17, 0.0], abs=1e-4)
+
+
 def test_actions_at_random_are_each_as_likely(lake: Modelled) -> None:
     """From the start: up and left mostly stay, right and down mostly leave."""
     result = check(lake.at_random(), read_property("P=? [ X s=0 ]"))

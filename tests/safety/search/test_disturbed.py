@@ -78,6 +78,14 @@ def test_what_a_disturbance_breaks_is_found_where_others_break_it_too(
     assert claim.counterexample.seed not in {0, 1, 3}
 
 
+def test_as_many_episodes_are_attacked_as_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them break the limit by themselves; others do not."""
+    settings = {**CHECKS[observation_attack], "magnitude": 0.1, "num_episodes": 3}
+    monkeypatch.setitem(CHECKS, observation_attack, settings)
+    claim = claimed(observation_attack, tmp_path, {0, 1, 2, 3}, monkeypatch)
+    assert (claim.verdict, claim.num_samples) == (Verdict.SUPPORTED, 3)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=["drift", "attack"])
 def test_where_every_episode_breaks_it_nothing_is_supported(
     check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ The chain is the environment's finite model with the policy's action in every st
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,25 @@ def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: A
     if _parsed(prop).op.startswith("probability") and (answer.relation, answer.limit) in (("<=", 1), (">=", 0)):
         reason = f"every probability is {answer.relation} {answer.limit:g}"
         return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
-    num_kept = 0
-    for chain in _other_chains(context, prop, modelled):
+    num_simple = _num_kept(prop, _simple_chains(context, modelled))
+    num_worst = num_simple and _num_kept(prop, _worst_chains(prop, modelled))
+    if num_simple is None or num_worst is None:
+        return None
+    reason = f"it holds under {num_simple} other policies as well, of one action each or of actions at random"
+    if num_worst:
+        reason += f", and under {num_worst} under which what it asks for is the most or the least that was found"
+    reason += ": whether any breaks it is not known"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
+
+
+def _num_kept(prop: ModelPropertyConfig, chains: Iterable[Any]) -> int | None:
+    """How many chains there are, where all keep the property; None at the first that does not."""
+    count = 0
+    for chain in chains:
         if not _is_kept(prop, chain):
             return None
-        num_kept += 1
-    reason = f"it holds under {num_kept} other policies as well, of one action each, of actions at random, or of those"
-    reason += " that make what it names likeliest and least likely: whether any breaks it is not known"
-    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
+        count += 1
+    return count
 
 
 def _is_kept(prop: ModelPropertyConfig, chain: Any) -> bool:
@@ -217,17 +228,21 @@ def _is_kept(prop: ModelPropertyConfig, chain: Any) -> bool:
         return False
 
 
-def _other_chains(context: Context, prop: ModelPropertyConfig, modelled: Any) -> Iterator[Any]:
-    """Chains of policies that take one of at most so many actions everywhere, one drawn for each state, or each alike,
-    and of those that are there to break the property. Made one by one, since the first may do."""
-    from loomrl.safety.model_checking.spoilers import spoilers
-
+def _simple_chains(context: Context, modelled: Any) -> Iterator[Any]:
+    """Chains of policies that take one of at most so many actions everywhere, one drawn for each state, or each
+    alike."""
     num_states, count = len(modelled.observations), int(context.action_space.n)
     for action in np.unique(np.linspace(0, count - 1, _OTHERS).astype(np.int64)):
         yield modelled.chain(np.full(num_states, action))
     for actions in context.rng("others").integers(0, count, (_OTHERS, num_states)):
         yield modelled.chain(actions)
     yield modelled.at_random()
+
+
+def _worst_chains(prop: ModelPropertyConfig, modelled: Any) -> Iterator[Any]:
+    """Chains of policies that are there to break the property."""
+    from loomrl.safety.model_checking.spoilers import spoilers
+
     for actions in spoilers(modelled.model, _parsed(prop)):
         yield modelled.chain(actions)
 

@@ -5,6 +5,7 @@ on state observations, NeurIPS 2020), by trying corners of the allowed box in pl
 attacked that can be asked. The environment itself stays as it is.
 """
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,14 @@ def examine(context: Context, config: ObservationAttackConfig) -> list[Claim]:
     for constraint in context.config.constraints:
         check_constraint(constraint, *context.episodes)
     attack = Attack(space, noise_scale(context.visited, 1.0), context.config.first_seed, config.num_candidates)
-    seeds = context.config.seeds[: config.num_episodes]
-    episodes = context.play(attack.on(context.policy, config.magnitude), list(seeds))
-    return [_claim(context, config, constraint, attack, episodes) for constraint in context.config.constraints]
+    kept = [kept_undisturbed(context, one)[: config.num_episodes] for one in context.config.constraints]
+    seeds = sorted(set(chain.from_iterable(kept)))
+    episodes = context.play(attack.on(context.policy, config.magnitude), seeds) if seeds else []
+    played = dict(zip(seeds, episodes, strict=True))
+    return [
+        _claim(context, config, constraint, attack, [played[seed] for seed in some])
+        for constraint, some in zip(context.config.constraints, kept, strict=True)
+    ]
 
 
 def scope(config: ObservationAttackConfig, claim: Claim) -> Scope:
@@ -100,8 +106,6 @@ def _claim(
         f"no attack on the sensors of up to {config.magnitude:g} deviations makes {constraint.quantity} leave "
         f"{limits(constraint)}"
     )
-    kept = set(kept_undisturbed(context, constraint))
-    episodes = [episode for episode in episodes if episode.seed in kept]
     if not episodes:
         return context.undecided(statement, UNDISTURBED, constraint.name)
     broken = [episode for episode in episodes if violates(constraint, episode)]

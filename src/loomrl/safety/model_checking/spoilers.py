@@ -1,10 +1,12 @@
-"""Actions that are there to break a property: those that make the paths it names the likeliest, or the least likely."""
+"""Actions that are there to break a property: those that make the paths it names the likeliest, or the least likely,
+or earn the most on them, or the least."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from loomrl.environment.finite.model import FiniteModel, Ints, Mask
+from loomrl.environment.finite.model import FiniteModel, Floats, Ints, Mask
 from loomrl.environment.finite.prism.expressions import evaluate
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.safety.model_checking.forms import as_until
@@ -14,57 +16,79 @@ _SWEEPS = 1_000
 _CHANGED = 1e-12
 
 
+class _Aim(NamedTuple):
+    """What is passed through, what is reached, and in how many steps at most; `reward` (C,) is what each choice earns
+    until then, None where only the probability of reaching it is asked for."""
+
+    through: Mask
+    target: Mask
+    num_steps: int = _SWEEPS
+    reward: Floats | None = None
+
+
 def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
-    """For each P in a formula an action in each state, (S,), for the likeliest way to meet its path, and for the least
-    likely. Of a P about other P or R, there are none.
+    """For each P and R in a formula an action in each state, (S,), for the most that it can be, and for the least. Of a
+    P or R about another one, there are none.
+
+    They are the same at every step, also where a number of steps is given.
 
     Raises:
         ConfigError: for a name or label that does not exist, or one in another's place.
     """
-    for path in _paths(formula):
-        through, num_steps, target = _reach(model, path)
-        for is_likely in (True, False):
-            yield _extreme(model, through, target, num_steps, is_likely)
+    for part in _plain_parts(formula):
+        aim = _aim(model, part)
+        for is_most in (True, False):
+            yield _extreme(model, aim, is_most)
 
 
-def _paths(formula: Expression) -> Iterator[Expression]:
-    """The paths whose conditions are on states alone."""
+def _plain_parts(formula: Expression) -> Iterator[Expression]:
+    """Each P and R whose conditions are on states alone."""
     for part in formula.args:
         if isinstance(part, Expression):
-            yield from _paths(part)
-    if formula.op == "probability":
-        path, _ = as_until(formula.args[1])
-        if not asks(path):
-            yield path
+            yield from _plain_parts(part)
+    if formula.op in ("probability", "reward_value") and not asks(formula.args[-1]):
+        yield formula
 
 
-def _reach(model: FiniteModel, path: Expression) -> tuple[Mask, int, Mask]:
-    """What is passed through, in how many steps at most, and what is reached."""
+def _aim(model: FiniteModel, part: Expression) -> _Aim:
     states = model.states
+    everywhere, nowhere = np.ones(len(states), np.bool_), np.zeros(len(states), np.bool_)
 
     def where(condition: Expression) -> Mask:
         return np.array(np.broadcast_to(evaluate(condition, states.scope(), states.labels), (len(states),)), np.bool_)
 
+    def number(term: Expression) -> int:
+        return min(_SWEEPS, int(evaluate(term, states.constants)))
+
+    path = part.args[-1]
+    if part.op == "reward_value":
+        name = part.args[0]
+        reward = next(iter(model.rewards.values())) if name is None else model.rewards[name[1:-1]]
+        if path.op == "cumulated":
+            return _Aim(everywhere, nowhere, number(path.args[0]), reward)
+        return _Aim(everywhere, where(path.args[0]), reward=reward)
+    path, _ = as_until(path)
     if path.op == "next":
-        return np.ones(len(states), np.bool_), 1, where(path.args[0])
+        return _Aim(everywhere, where(path.args[0]), 1)
     through, steps, target = path.args
     if steps is None:
-        return where(through), _SWEEPS, where(target)
+        return _Aim(where(through), where(target))
     relation, count = steps.args
-    num_steps = int(evaluate(count, states.constants)) - (relation == "<")
-    return where(through), min(_SWEEPS, num_steps), where(target)
+    return _Aim(where(through), where(target), number(count) - (relation == "<"))
 
 
-def _extreme(model: FiniteModel, through: Mask, target: Mask, num_steps: int, is_likely: bool) -> Ints:
-    """Value iteration (Baier & Katoen, section 10.6.1). Of actions that are alike, the likeliest way takes the one that
-    was so first: another one may go in circles."""
-    value, chosen = target.astype(np.float64), np.zeros(len(target), np.int64)
-    for _ in range(num_steps):
-        weighed = np.add.reduceat(model.probabilities * value[model.columns], model.row_start[:-1])
-        after = weighed.reshape(len(target), -1)
-        best = after.max(axis=1) if is_likely else after.min(axis=1)
-        changed = through & ~target & (np.abs(best - value) > _CHANGED)
-        chosen = np.where(changed, after.argmax(axis=1), chosen) if is_likely else after.argmin(axis=1)
+def _extreme(model: FiniteModel, aim: _Aim, is_most: bool) -> Ints:
+    """Value iteration (Baier & Katoen, section 10.6.1). Of actions that are alike, the way to the most takes the one
+    that was so first: another one may go in circles."""
+    size, reward = len(aim.target), aim.reward
+    value = np.zeros(size) if reward is not None else aim.target.astype(np.float64)
+    chosen = np.zeros(size, np.int64)
+    for _ in range(aim.num_steps):
+        after = np.add.reduceat(model.probabilities * value[model.columns], model.row_start[:-1])
+        after = (after if reward is None else after + reward).reshape(size, -1)
+        best = after.max(axis=1) if is_most else after.min(axis=1)
+        changed = aim.through & ~aim.target & (np.abs(best - value) > _CHANGED)
+        chosen = np.where(changed, after.argmax(axis=1), chosen) if is_most else after.argmin(axis=1)
         if not changed.any():
             break
         value = np.where(changed, best, value)

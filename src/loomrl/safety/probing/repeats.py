@@ -56,7 +56,8 @@ def label_limits(
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
     labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
     swayed = swayed_episodes(context) if any(claim.id not in labels for claim in about) else []
-    limits, disturbed = (_told_apart(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
+    if swayed:  # a good policy's own episodes alone tell no two quantities apart
+        limits, disturbed = (_on_one_quantity(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     asked = {
         **demands,
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
@@ -66,7 +67,7 @@ def label_limits(
     if any(claim.id not in labels for claim in about):
         whole = [one for one in swayed if one.terminated or one.truncated]
         of_claims = {**disturbed, **limits}
-        first = sorted(about, key=lambda claim: claim.id in labels)  # an event has one limit on each quantity
+        first = sorted(about, key=lambda claim: claim.id in labels)  # those that count come before what repeats them
         events = events_of(dict.fromkeys(of_claims[claim.id] for claim in first), context.episodes, whole)
         for group in _of_the_same_episodes(about, limits):
             unlabelled = [claim for claim in group if claim.id not in labels]
@@ -78,7 +79,7 @@ def label_limits(
     ]
 
 
-def _told_apart(limits: Limits, episodes: Sequence[Episode]) -> Limits:
+def _on_one_quantity(limits: Limits, episodes: Sequence[Episode]) -> Limits:
     """The limits, on one quantity where these episodes tell two not apart: on the length in place of the return where
     every step earns 1, and no cost at any step in place of no cost in all where no cost is negative."""
     counts_steps = all(bool((one.reward == 1.0).all()) for one in episodes)
@@ -223,6 +224,8 @@ def _never_broken(
     limit rests on, and the swayed ones, of which there must be some. Where a limit counts steps and to break it ends
     every episode, one must be so short that it breaks it at more of its steps than are allowed."""
     told = [(of_claims[claim.id], _share_told(claim, limits, context)) for claim in claims]
+    # Of these episodes it is not known whether to break the limit ended them.
+    broken_beyond = [of_claims[claim.id] for claim in claims if claim.id in limits and _broken_beyond(claim, context)]
     found: Labels = {}
     for claim in claims:
         limit = of_claims[claim.id]
@@ -230,7 +233,8 @@ def _never_broken(
         played = [(one, violations(limit, one)) for one in (*context.episodes, *others)]
         breaking = [(one, marks) for one, marks in played if marks.any()]
         is_share = claim.id in limits and limit.per == "step" and bool(breaking)
-        allowed = limit.max_probability if is_share and all(ended_by(*one) for one in breaking) else 0.0
+        ends_all = limit not in broken_beyond and all(ended_by(*one) for one in breaking)
+        allowed = limit.max_probability if is_share and ends_all else 0.0
         shares = [float(marks.mean()) for _, marks in breaking]
         if others and max([*shares, *(share for about, share in told if about == limit)]) <= allowed:
             share = f"broke its limit, which ends an episode, at more than {allowed:g} of its steps"

@@ -95,7 +95,7 @@ def _claim(context: Context, config: DriftConfig, constraint: ConstraintConfig, 
         constraint.name,
         failure=None if found is None else (finding, found.episode),
         statement=statement,
-        method=f"cross-entropy search over drifts and {config.num_seeds} seeds",
+        method=f"cross-entropy search over drifts and {len(seeds)} seed{'s' * (len(seeds) != 1)}",
         verdict=Verdict.SUPPORTED if found is None else Verdict.REFUTED,
         assumptions=[
             "a search that finds nothing proves nothing: other drifts and seeds may break it",
