@@ -1253,21 +1253,50 @@ def test_an_order_waits_for_no_file_that_is_read(loomrl_home: Path, monkeypatch:
 def test_an_order_replaces_what_the_file_held_where_that_is_read_in_time(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, is_late: bool
 ) -> None:
-    """What is found later counts as set apart: there the kill switch stands."""
-    if is_late:
-        monkeypatch.setattr("loomrl.serving.controls.controls._FRESH_SECONDS", -1.0)
+    """What is found later counts as set apart: of equally strict ones the one with the higher number stands."""
+    monkeypatch.setattr("loomrl.serving.controls.controls._FRESH_SECONDS", -1.0 if is_late else 1e6)
     changes: list[Change] = []
     server, command = Controls("cartpole", changes.extend), Controls("cartpole")
-    switched(command, False)
-    switched(command, True)
-    server.put_kill_switch(None, "Ada", "test")
+    for action in (0, 1):
+        command.set_override(override(action), "test")
+    server.put_override(override(0), "Ada")
     server.refresh()
-    assert is_strict(server) is is_late
+    assert actions(server) == [int(is_late)]
     assert [change.control.actor for change in changes] == (["Ada", "test"] if is_late else ["Ada"])
     server.finish(300.0)
     settle([server, command], database)
     for controls in (server, command, Controls("cartpole")):
-        assert is_strict(controls) is is_late
+        assert actions(controls) == actions(server)
+        assert is_late or actions(controls) == [0]
+
+
+@pytest.mark.parametrize("what", [KILL_SWITCH, OVERRIDE])
+def test_what_is_let_go_undoes_nothing_that_is_ordered_after_it(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr("loomrl.serving.controls.controls._FRESH_SECONDS", 1e6)
+    server, command = Controls("cartpole"), Controls("cartpole")
+    if what == KILL_SWITCH:
+        server.put_kill_switch(None, "Ada", "test")
+        switched(command, True)
+    else:
+        server.set_override(override(0), "Ada")
+        server.lift_overrides(None, "Ada", "test")
+        command.set_override(override(1), "test")
+    server.refresh()
+    server.finish(300.0)
+    for controls in (server, command, Controls("cartpole")):
+        controls.follow()
+        assert is_strict(controls)
+
+
+def test_who_turns_the_kill_switch_off_has_read_the_file(loomrl_home: Path) -> None:
+    server, command = Controls("cartpole"), Controls("cartpole")
+    switched(command, True)
+    switched(server, False)
+    for controls in (server, command, Controls("cartpole")):
+        controls.follow()
+        assert not is_strict(controls)
 
 
 def test_who_lifts_one_override_leaves_one_that_it_did_not_know(loomrl_home: Path) -> None:

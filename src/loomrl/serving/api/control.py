@@ -210,11 +210,9 @@ class ControlRoutes:
 
     async def _clear(self, scope: Scope, body: bytes, override_id: str | None) -> Response:
         actor, controls = self._operator(scope), self._context.controls
-        lifted = controls.lift_overrides(override_id, actor, _BY_ROUTE)
-        controls.begin_telling()
-        if override_id is None or not lifted:
+        if not controls.is_in_force(override_id):
             await controls.looked()
-            lifted += controls.lift_overrides(override_id, actor, _BY_ROUTE)  # of which the file alone knew
+        lifted = controls.lift_overrides(override_id, actor, _BY_ROUTE)
         await controls.settled()
         if override_id is not None and not lifted:
             raise Problem(404, str(controls.no_such(override_id)))
@@ -245,6 +243,8 @@ class ControlRoutes:
         actor = self._operator(scope)
         order = _validated(KillSwitchOrder, parse_json(body))
         controls, switch = self._context.controls, order.switch() if order.on else None
+        if switch is None:
+            await controls.looked()
         controls.put_kill_switch(switch, actor, order.reason)
         await controls.settled()
         return as_json(controls.describe_plan())

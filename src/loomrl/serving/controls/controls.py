@@ -37,6 +37,7 @@ from loomrl.serving.controls.orders import (
     PLAN,
     ActiveOrders,
     document_of,
+    is_at_least_as_strict,
     is_readable,
     not_replaced,
     orders_of,
@@ -356,19 +357,15 @@ class Controls:
         self._set(override_name(override.agent_id), override, actor, override.reason)
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
-        """Lift one override, or all (None); returns those lifted. They are lifted here at once, as `set_override` puts
-        in force, and those that only the file names when that is read.
+        """Lift one override, or all (None); returns those lifted. One that is known here is lifted at once, as
+        `set_override` puts in force; else the file is read first, as long as there is patience.
 
         Raises:
             ConfigError: when there is no such override.
         """
+        if not self.is_in_force(override_id):
+            self._read_first()
         lifted = self.lift_overrides(override_id, actor, reason)
-        if lifted:
-            self._tell_workers()
-        if override_id is None or not lifted:
-            with suppress(ArtifactError):  # those that are known are lifted
-                self._have_read()
-            lifted += self.lift_overrides(override_id, actor, reason)
         if override_id is not None and not lifted:
             raise self.no_such(override_id)
         self._settle()
@@ -376,12 +373,16 @@ class Controls:
 
     def lift_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
         """Lift in this process one override, or all (None), of those that are known to it; returns them. `settled` has
-        the other workers told, and it written.
+        the other workers told, and it written. Who lifts what is not known here has waited for `looked` before.
         """
         lifted = [one for one in self.orders.active_overrides() if override_id in (None, one.id)]
         for override in lifted:
             self._set(override_name(override.agent_id), None, actor, reason, whatever_stands=override_id is None)
         return lifted
+
+    def is_in_force(self, override_id: str | None) -> bool:
+        """Whether an override of this id is known to this process."""
+        return any(one.id == override_id for one in self.orders.active_overrides())
 
     def no_such(self, override_id: str) -> ConfigError:
         """What to raise for an override that is not in force."""
@@ -416,14 +417,17 @@ class Controls:
     def set_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
         """Turn the kill switch on, or off (None).
 
-        That is in force here at once, and then at the other workers, as an override is.
+        On, that is in force here at once, and then at the other workers, as an override is. Off, the file is read
+        first, as long as there is patience: who lets go knows what.
         """
+        if switch is None:
+            self._read_first()
         self.put_kill_switch(switch, actor, reason)
         self._settle()
 
     def put_kill_switch(self, switch: KillSwitch | None, actor: str, reason: str) -> None:
         """Turn the kill switch on, or off (None), in this process; `settled` has the other workers told, and it
-        written.
+        written. Who turns it off has waited for `looked` before.
         """
         self._set(KILL_SWITCH, switch, actor, reason)
 
@@ -431,7 +435,8 @@ class Controls:
 
     def _set(self, name: str, document: Document | None, actor: str, reason: str, whatever_stands: bool = True) -> None:
         """In force at once: no file, no lock between processes and no database is waited for. What the files hold that
-        is not known here yet is replaced, too, when they are read, where the order replaces `whatever_stands`.
+        is not known here yet, and is no stricter, is replaced, too, when they are read, where the order replaces
+        `whatever_stands`.
         """
         with self._lock:
             order = self._order(name, document, actor, reason, self._known.get(name, ()))
@@ -462,8 +467,9 @@ class Controls:
         """Orders that were given here before any file was read that holds what they are to replace, as they name that,
         too. `found` is what the files hold, read from `began` on.
 
-        What is found within a second was there when the order was given, for all that anybody can say. What is found
-        later, by a disk that hung, was set apart.
+        What is found within a second was there when the order was given, for all that anybody can say: it is replaced,
+        but not what is stricter, for that may have been set after the order. What is found later, by a disk that hung,
+        was set apart.
         """
         fresh, now, by_control = self._fresh, time.monotonic(), by_name(found)
         self._fresh = self._fresh_since(began)
@@ -473,7 +479,9 @@ class Controls:
             newly = [
                 one
                 for one in by_control.get(name, ())
-                if one.identity not in known and order.identity not in (one.replaces or ())
+                if one.identity not in known
+                and order.identity not in (one.replaces or ())
+                and is_at_least_as_strict(order, one)
             ]
             if newly and order.identity in known and now - at <= _FRESH_SECONDS:
                 held.append(_replacing(known[order.identity], newly))
@@ -599,12 +607,20 @@ class Controls:
         elif (failed := self._failed) is not None:
             raise failed.with_traceback(None)
 
+    def _read_first(self) -> None:
+        """Before what relaxes: what cannot be read, or not in time, and is stricter, stands when it is found."""
+        with suppress(ArtifactError):
+            self._have_read()
+
     def _read_again(self) -> None:
         try:
             self.refresh()
             self._failed = None
         except ArtifactError as error:
             self._failed = error
+        except Exception as error:
+            self._failed = ArtifactError(f"{self.path} cannot be read: {error!r}")
+            log.exception("%s cannot be read", self.path)
 
     def _read_now(self) -> tuple[SavedControls, float]:
         """What `_read` reads, and since when."""

@@ -118,6 +118,11 @@ def strictest(orders: Iterable[Control]) -> Control:
     return max(orders, key=lambda one: (_strictness(one), one.made_from is not None, one.place, one.identity))
 
 
+def is_at_least_as_strict(one: Control, other: Control) -> bool:
+    """Whether an order leaves no more to policies than another of the same control."""
+    return _strictness(one) >= _strictness(other)
+
+
 def _joined(one: Control, other: Control) -> Control:
     """What two copies of an order say: the number that LoomDB gave it last, and all that it replaces."""
     numbered = max(one, other, key=lambda copy: (copy.made_from is None, copy.place))
