@@ -1421,6 +1421,33 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
     assert Controls("cartpole").orders == controls.orders
 
 
+def test_a_server_starts_and_reads_where_the_disk_does_not_say_when_the_reserve_was_written(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(_: object) -> int:
+        raise OSError(errno.ESTALE, "stale file handle")
+
+    switched(Controls("cartpole"), True)
+    monkeypatch.setattr(Reserve, "stamp", property(stale))
+    controls, another = Controls("cartpole"), Controls("cartpole")
+    assert is_strict(controls)
+    another.set_override(override(1), "test")
+    controls.follow()
+    assert actions(controls) == [1]
+
+
+def test_a_read_that_fails_in_whatever_way_is_no_success(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls = Controls("cartpole", patience_seconds=PATIENCE)
+
+    def broken(*_: object) -> SavedControls:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Controls, "_read", broken)
+    controls._stamp = None
+    with pytest.raises(ArtifactError, match="no room"):
+        controls.follow()
+
+
 @pytest.mark.parametrize("has_room", [True, False])
 def test_what_is_lifted_on_a_full_disk_stays_lifted(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool

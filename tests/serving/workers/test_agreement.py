@@ -271,6 +271,28 @@ def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Pa
         assert two.context.controls.unknown is None
 
 
+def test_no_version_acts_on_an_announcement_that_nobody_took(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reading of it fails with."""
+    monkeypatch.setattr("loomrl.serving.context._READ_SECONDS", 1e6)
+    Agreement(tmp_path / "agreement", 2)
+    settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "champion")})
+
+    def broken(**_: object) -> None:
+        raise RuntimeError("no thread")
+
+    with Inside(settings, worker_address=address(0, tmp_path)) as server:
+        assert server.decide("a", OBS).status_code == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(server.context.controls, "refresh", broken)
+            Agreement(tmp_path / "agreement", 2).announce()
+            refused = server.decide("a", OBS)
+            assert (refused.status_code, "no version acts" in refused.json()["error"]) == (503, True)
+            assert "no thread" in refused.json()["error"]
+        assert server.decide("a", OBS).status_code == 200
+
+
 def test_a_server_that_is_told_to_stop_is_not_ready(loomrl_home: Path, tmp_path: Path) -> None:
     folder = discrete_folder(tmp_path / "champion")
     with Inside(ServerSettings("cartpole", folders={"champion": folder})) as server:

@@ -828,11 +828,15 @@ class Controls:
         return SavedControls()
 
     def _look(self) -> object:
+        """What changes with the files; another each time where the disk does not say."""
         try:
-            found = self.path.stat()
-        except OSError as error:
-            return error.errno, self._reserve.stamp
-        return found.st_mtime_ns, found.st_ino, self._reserve.stamp
+            reserved = self._reserve.stamp
+            with suppress(FileNotFoundError):
+                found = self.path.stat()
+                return found.st_mtime_ns, found.st_ino, reserved
+        except OSError:
+            return object()
+        return reserved
 
     def _keep_record(self) -> None:
         if self._keep is not None:
