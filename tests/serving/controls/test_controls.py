@@ -1421,6 +1421,32 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
     assert Controls("cartpole").orders == controls.orders
 
 
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_loomdb_settles_what_could_not_be_read_at_the_start_and_no_announcement(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, database: LoomDB, is_announced: bool
+) -> None:
+    """Nor is LoomDB asked for everything each time."""
+    before = Controls("cartpole")
+    before.set_override(override(1), "test")
+    before.exchange(database)
+    with monkeypatch.context() as disk:
+        if is_announced:
+            controls = Controls("cartpole")
+        disk.setattr(Path, "read_bytes", failing)
+        if is_announced:
+            with pytest.raises(ArtifactError):
+                controls.refresh(has_changed=True)
+        else:
+            controls = Controls("cartpole")
+        assert "orders may be missing here" in (controls.unknown or "")
+        controls.exchange(database)
+        assert (controls.unknown is not None) is is_announced
+        disk.setattr(database, "controls", failing)
+        controls.exchange(database)
+    controls.refresh()
+    assert (controls.unknown, actions(controls)) == (None, [1])
+
+
 def test_a_server_starts_and_reads_where_the_disk_does_not_say_when_the_reserve_was_written(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -175,7 +175,6 @@ class Controls:
         self.unsaved: str | None = None  # why what is in force would not outlive this process
         self.reserved: str | None = None  # why it is kept in the reserve
         self.damaged: str | None = None  # what was wrong with a file that was set aside
-        self.unknown: str | None = None  # why no version may act: what was set last cannot be read, or found elsewhere
         self.late: str | None = None  # why none may act for now: it is not read yet
         self.unconfirmed: list[int] = []  # workers that were given an order and did not confirm; they are asked again
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
@@ -193,6 +192,8 @@ class Controls:
         self._damage: str | None = None  # what is wrong with the file that is there
         self._closed: str | None = None  # why the file that is there is left alone
         self._reserve_closed: str | None = None  # and the reserve
+        self._unknown_at_start: str | None = None  # why the file may hold what is not known here, until LoomDB told all
+        self._unknown_announced: str | None = None  # the same, of what was said to have changed, until it is read
         self._unread: str | None = None  # what the disk did not give, the last time
         self._unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
         self._lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
@@ -210,7 +211,7 @@ class Controls:
             self.refresh()
         except ArtifactError as error:
             log.error("%s", error)
-            self.unknown = self.missing
+            self._unknown_at_start = self.missing
         self._write_again()
 
     def connect(self, peers: Mapping[int, Give]) -> None:
@@ -249,7 +250,9 @@ class Controls:
             ArtifactError: when the file cannot be read; what is in force goes on, and `unknown` says whether something
                 that is said to have changed may be missing here.
         """
-        self._num_said += has_changed
+        if has_changed:
+            with self._lock:
+                self._num_said += 1
         try:
             with self._disk:
                 stamp = (self._num_said, self._look())
@@ -258,8 +261,10 @@ class Controls:
                     with self._lock:
                         self._follow(found, began)
                         self._stamp = stamp if self._unread is None else None
-                    if has_changed or self._unread is None:
-                        self.unknown = None if self._unread is None else self.missing
+                        if self._unread is None:
+                            self._unknown_at_start = self._unknown_announced = None
+                        elif has_changed:
+                            self._unknown_announced = self.missing
                     if self._unread is not None:
                         raise ArtifactError(self._unread)
         finally:
@@ -295,9 +300,8 @@ class Controls:
         with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
             self._have_read()
         num_revisions, mine = database.num_controls(self.policy), self._known
-        is_recent = (
-            time.monotonic() - self._compared < _COMPARED_SECONDS and self._lost is None and self.unknown is None
-        )
+        is_all_told = self._lost is None and self._unknown_at_start is None
+        is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS and is_all_told
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
         self._compared = time.monotonic()
@@ -319,7 +323,7 @@ class Controls:
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
             if failure is None:
-                self._lost = self.unknown = None  # what was set before the start LoomDB has told
+                self._lost = self._unknown_at_start = None  # what was set before the start LoomDB has told
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -327,6 +331,11 @@ class Controls:
     def versions(self) -> set[str]:
         """Every version that has to be loaded now."""
         return self.orders.versions()
+
+    @property
+    def unknown(self) -> str | None:
+        """Why no version may act: what was set last cannot be read, or, by a server that starts, found elsewhere."""
+        return self._unknown_announced or self._unknown_at_start
 
     @property
     def missing(self) -> str | None:
