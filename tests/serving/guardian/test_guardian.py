@@ -622,6 +622,29 @@ def test_where_the_folder_of_the_quarantine_cannot_be_read_that_is_known(loomrl_
     assert keeper.current.unknown is None
 
 
+def test_a_file_that_names_another_version_than_its_own_name_frees_none(loomrl_home: Path) -> None:
+    quarantine = Quarantine("cartpole")
+    quarantine.put(quarantined())
+    (path,) = quarantine.folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"version":"2"', b'"version":"7"'))
+    again = Quarantine("cartpole")
+    assert (again.bars("2"), again.bars("7")) == (True, False)
+    with pytest.raises(ArtifactError, match=f"{path.name}: cannot be read"):
+        again.refresh()
+
+
+@pytest.mark.parametrize("where", ["quarantine", "quarantine/cartpole"])
+def test_a_file_in_place_of_the_folder_is_no_empty_quarantine(loomrl_home: Path, where: str) -> None:
+    path = loomrl_home / where
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("in the way")
+    quarantine = Quarantine("cartpole")
+    assert "cannot be read" in (quarantine.unknown or "")
+    path.unlink()
+    quarantine.refresh()
+    assert quarantine.unknown is None
+
+
 def test_a_file_that_cannot_be_written_keeps_nothing_in_service(loomrl_home: Path) -> None:
     (loomrl_home / "quarantine").write_text("in the way")
     quarantine = Quarantine("cartpole")
@@ -629,5 +652,6 @@ def test_a_file_that_cannot_be_written_keeps_nothing_in_service(loomrl_home: Pat
     quarantine.hold(quarantined())
     assert not consequences.keep(quarantined())
     assert "cannot write" in consequences.errors["quarantine"]
-    quarantine.refresh()
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        quarantine.refresh()
     assert quarantine.find("2") is not None

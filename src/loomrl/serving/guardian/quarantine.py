@@ -83,7 +83,7 @@ class Quarantine:
     def _look(self) -> int | None:
         try:
             return self.folder.stat().st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return None
 
     def _read_folder(self) -> None:
@@ -92,7 +92,10 @@ class Quarantine:
         for path in sorted(self._files()):
             try:
                 entry = Quarantined.read(path)
-                found[entry.version] = entry
+                if self._path(entry.version).name == path.name:
+                    found[entry.version] = entry
+                else:  # damaged: it is about the version that its name stands for
+                    unread.add(path.name)
             except ArtifactError:
                 if os.path.lexists(path):
                     unread.add(path.name)
@@ -101,7 +104,7 @@ class Quarantine:
     def _files(self) -> list[Path]:
         try:
             return [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return []
 
     def entries(self) -> list[Quarantined]:
