@@ -28,7 +28,7 @@ from loomrl.serving.process import ServerProcess
 from loomrl.storage.audit.history import records
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import operation, record
-from loomrl.storage.audit.reserve import Reserve
+from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
@@ -1123,6 +1123,17 @@ def test_workers_are_told_before_any_file_is_written_and_those_that_do_not_confi
     assert answers == []
 
 
+def test_a_worker_whose_telling_fails_has_not_confirmed(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loomrl.serving.controls.controls._CONFIRMED_SECONDS", 1e6)
+    controls, there = Controls("cartpole"), Controls("cartpole")
+    answers = [failing, there.take]
+    controls.connect({1: lambda orders: answers.pop(0)(orders)})
+    switched(controls, True)
+    assert controls.unconfirmed == [1]
+    controls.follow()
+    assert (controls.unconfirmed, is_strict(there)) == ([], True)
+
+
 def test_a_worker_that_starts_takes_what_only_the_others_know(loomrl_home: Path) -> None:
     others, told = Controls("cartpole"), list[Change]()
     started = Controls("cartpole", told.extend)
@@ -1445,6 +1456,23 @@ def test_loomdb_settles_what_could_not_be_read_at_the_start_and_no_announcement(
         controls.exchange(database)
     controls.refresh()
     assert (controls.unknown, actions(controls)) == (None, [1])
+
+
+def test_no_flipped_bit_of_the_reserve_loses_an_order(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls = Controls("cartpole")
+    path = controls.path.with_suffix(".reserve")
+    with monkeypatch.context() as disk:
+        disk.setattr(SavedControls, "write", full)
+        switched(controls, True)
+        assert controls.reserved is not None
+        whole = path.read_bytes()
+        for slot in range(0, len(whole), SLOT_BYTES):
+            for place in (0, 40, 60):  # in the digest, in the length, in the text
+                damaged = bytearray(whole)
+                damaged[slot + place] ^= 1
+                path.write_bytes(damaged)
+                assert is_strict(Controls("cartpole"))
+                path.write_bytes(whole)
 
 
 def test_a_server_starts_and_reads_where_the_disk_does_not_say_when_the_reserve_was_written(

@@ -728,7 +728,7 @@ class Controls:
             self.reserved = str(error)
             return
         if self._reserve_closed is None and self._reserve.read():
-            self._reserve.write(b"")
+            self._reserve_twice(b"")
         self.reserved = None
 
     def _write_both(self, wanted: SavedControls) -> None:
@@ -748,19 +748,28 @@ class Controls:
         if self._reserve_closed is not None:
             raise ArtifactError(self._reserve_closed)
         try:
-            self._reserve.write(SavedControls(controls=list(rest), countdowns=countdowns).sealed())
+            self._reserve_twice(SavedControls(controls=list(rest), countdowns=countdowns).sealed())
             return
         except ArtifactError:
             log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
         try:
-            self._reserve.write(SavedControls(controls=list(short), countdowns=countdowns).sealed())
+            self._reserve_twice(SavedControls(controls=list(short), countdowns=countdowns).sealed())
         except ArtifactError:
             ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
             while ranked := ranked[: len(ranked) * 9 // 10]:
                 with suppress(ArtifactError):
-                    self._reserve.write(SavedControls(controls=ranked).sealed())
+                    self._reserve_twice(SavedControls(controls=ranked).sealed())
                     break
             raise
+
+    def _reserve_twice(self, text: bytes) -> None:
+        """In both slots, one after the other: where a byte of one changes, the other has it.
+
+        Raises:
+            ArtifactError: when it is too long, or the disk fails.
+        """
+        for _ in range(2):
+            self._reserve.write(text)
 
     def _read(self) -> SavedControls:
         """What stands in the file, or in its copy where the file is not whole, and in the reserve. `missing` says what

@@ -39,9 +39,11 @@ class Peer:
         return self._telling.begin()
 
     def _tell(self) -> None:
-        known, news = self._news(self.confirmed)
-        answer = self._give(news)
-        if answer is not None:
-            self._take(answer)
-            self.confirmed = known
-        self.is_silent = answer is None
+        is_silent = True
+        try:
+            known, news = self._news(self.confirmed)
+            if (answer := self._give(news)) is not None:
+                self._take(answer)
+                self.confirmed, is_silent = known, False
+        finally:
+            self.is_silent = is_silent
