@@ -976,6 +976,19 @@ def test_a_damaged_copy_is_written_anew(loomrl_home: Path) -> None:
     assert copy.with_name("cartpole.copy.damaged-1").read_bytes() == b"{"
 
 
+def test_a_copy_that_is_damaged_while_a_server_runs_is_written_anew_by_who_has_the_lock(loomrl_home: Path) -> None:
+    controls = Controls("cartpole", patience_seconds=PATIENCE)
+    switched(controls, True)
+    copy = controls.path.with_suffix(".copy")
+    copy.write_bytes(b"{")
+    with FileLock(f"{controls.path}.lock"):
+        another = Controls("cartpole")
+        assert is_strict(another)
+        assert copy.read_bytes() == b"{"
+    wait_for(lambda: (controls.follow(), copy.exists() and copy.read_bytes() == controls.path.read_bytes())[1])
+    assert copy.with_name("cartpole.copy.damaged-1").read_bytes() == b"{"
+
+
 BY_AN_EARLIER_VERSION = (
     b'{"controls":[{"actor":"test","created":"2026-01-02T03:04:05Z","document":{"person":"Ada","reason":"test"},'
     b'"made_from":0,"name":"kill_switch","policy":"cartpole","reason":"test","replaces":[],"revision":1},'

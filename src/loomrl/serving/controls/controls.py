@@ -197,7 +197,7 @@ class Controls:
         self._unread: str | None = None  # what the disk did not give, the last time
         self._unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
         self._lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
-        self._is_outdated = False  # an earlier version wrote the file, or it has no copy
+        self._is_outdated = False  # an earlier version wrote the file, or it has no whole copy
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
@@ -206,7 +206,6 @@ class Controls:
         self._compared = 0.0  # `time.monotonic()` when that was found out
         _make_files(self.path, self._lock_path)
         self._reserve = Reserve(self.path.with_suffix(".reserve"))
-        self._check_copy()
         try:
             self.refresh()
         except ArtifactError as error:
@@ -732,7 +731,11 @@ class Controls:
         self.reserved = None
 
     def _write_both(self, wanted: SavedControls) -> None:
-        """The copy first: what the file holds, it holds."""
+        """The copy first: what the file holds, it holds. A damaged one is kept under another name; with the file locked.
+        """
+        if _found(self._copy_path).damage is not None:
+            with suppress(OSError):
+                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
         wanted.write(self._copy_path)
         wanted.write(self.path)
 
@@ -786,7 +789,8 @@ class Controls:
         found = _found(self.path)
         if found.is_whole:
             self._damage = self._closed = None
-            self._is_outdated = not found.is_sealed or not self._copy_path.exists()
+            copy = _found(self._copy_path)
+            self._is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
             return found.saved
         copy = _found(self._copy_path)
         self._closed = found.closed or (copy.closed if copy.is_newer else None)
@@ -808,12 +812,6 @@ class Controls:
             countdowns={**found.saved.countdowns, **copy.saved.countdowns},
         )
 
-    def _check_copy(self) -> None:
-        """Have a damaged copy written anew: it would be found out when it is needed."""
-        if _found(self._copy_path).damage is not None and _found(self.path).is_whole:
-            with suppress(OSError):
-                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
-
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
 
@@ -821,8 +819,6 @@ class Controls:
             ArtifactError: when it cannot be renamed.
         """
         try:
-            if _found(self._copy_path).damage is not None:
-                _renamed(self._copy_path)
             kept = f"; it is kept as {_renamed(self.path).name}"
         except FileNotFoundError:
             kept = ""
@@ -848,13 +844,9 @@ class Controls:
     def _look(self) -> object:
         """What changes with the files; another each time where the disk does not say."""
         try:
-            reserved = self._reserve.stamp
-            with suppress(FileNotFoundError):
-                found = self.path.stat()
-                return found.st_mtime_ns, found.st_ino, reserved
+            return _stamp_of(self.path), _stamp_of(self._copy_path), self._reserve.stamp
         except OSError:
             return object()
-        return reserved
 
     def _keep_record(self) -> None:
         if self._keep is not None:
@@ -907,6 +899,15 @@ def _found(path: Path) -> _Found:
         saved = saved.model_copy(update={"countdowns": left})
     damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
     return _Found(saved, damage=on_one_line(damage)[:_MAX_REASON] or None, is_sealed=is_sealed)
+
+
+def _stamp_of(path: Path) -> tuple[int, int] | None:
+    """What changes with a file; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_ino
 
 
 def _renamed(path: Path) -> Path:
