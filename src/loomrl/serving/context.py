@@ -223,8 +223,8 @@ class ServerContext:
 
     def apply_announced(self) -> None:
         """Have in force whatever any worker has announced. Where nothing was, that is one look at memory. Where it
-        is not in force, whatever the reason, no version acts (see `Authority`), people do; and it is tried again with the
-        next request.
+        is not in force, whatever the reason, no version acts (see `Authority`), people do; and it is tried again with
+        the next request.
 
         Raises:
             AuditUnwritable: where it cannot be put on record.
@@ -257,7 +257,7 @@ class ServerContext:
         except AuditUnwritable as error:
             self._unrecorded = error
         except Exception as error:
-            self._unrecorded, self._untaken = None, f"reading it failed: {error!r}"
+            self._unrecorded, self._untaken = None, f"{type(error).__name__}: {error}"
             raise
         else:
             self._unrecorded, self._untaken = None, self.controls.unknown or self.quarantine.unknown

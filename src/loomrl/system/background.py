@@ -61,7 +61,7 @@ class Background:
 
 
 def _pending() -> Future[None]:
-    """One that nobody who waits for it can cancel: others do, too."""
+    """A future that cannot be cancelled: several may wait for it, and one that gives up must not end it for all."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

@@ -209,7 +209,14 @@ def test_a_worker_that_starts_takes_the_champion_of_the_others(
 # --- what one announces -------------------------------------------------------------------------------------------
 
 
-def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def timely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read and written in time, however busy the machine."""
+    for name in ("_READ_SECONDS", "_WRITTEN_SECONDS"):
+        monkeypatch.setattr(f"loomrl.serving.context.{name}", 1e6)
+
+
+def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_path: Path, timely: None) -> None:
     folder = str(discrete_folder(tmp_path / "champion"))
     other = discrete_folder(tmp_path / "other", -BALANCING)
     Agreement(tmp_path / "agreement", 2)
@@ -239,7 +246,9 @@ def test_a_quarantine_is_in_force_at_all_workers_at_once(loomrl_home: Path, tmp_
         assert two.decide("a", OBS).json()["version"] == str(other)
 
 
-def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Path, tmp_path: Path) -> None:
+def test_orders_are_taken_while_what_was_set_last_cannot_be_read(
+    loomrl_home: Path, tmp_path: Path, timely: None
+) -> None:
     folder = discrete_folder(tmp_path / "champion")
     Agreement(tmp_path / "agreement", 2)
     places = [address(index, tmp_path) for index in range(2)]
@@ -272,10 +281,9 @@ def test_orders_are_taken_while_what_was_set_last_cannot_be_read(loomrl_home: Pa
 
 
 def test_no_version_acts_on_an_announcement_that_nobody_took(
-    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timely: None
 ) -> None:
     """Whatever the reading of it fails with."""
-    monkeypatch.setattr("loomrl.serving.context._READ_SECONDS", 1e6)
     Agreement(tmp_path / "agreement", 2)
     settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "champion")})
 

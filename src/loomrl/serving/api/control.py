@@ -61,7 +61,9 @@ class Page(Document):
 
 
 class ControlRoutes:
-    """Handlers beside the hot path; what blocks runs in a thread. An order needs none of those that others may hold."""
+    """Handlers beside the hot path; what blocks runs in a thread. The kill switch, and overrides that name no version,
+    need none of those that others may hold.
+    """
 
     def __init__(self, context: ServerContext, workers: "WorkerGroup | None" = None) -> None:
         """`workers` are the other workers of this port."""
@@ -287,7 +289,7 @@ class ControlRoutes:
         except ArtifactError as error:
             raise Problem(422, str(error)) from error
         except TimeoutError:
-            return dict.fromkeys(versions, "too many orders name versions: nobody has come to this one yet")
+            return dict.fromkeys(versions, f"not loaded within {_ENSURED_SECONDS:g} s")
 
     def _check_action(self, action: Any) -> None:
         known = self._context.roles.current.whose_actions()

@@ -33,6 +33,7 @@ _LOOK_SECONDS = 1.0  # for what is shown of all workers
 _ENSURE_SECONDS = 8.0  # for what an order names to be loaded: longer than a worker waits for that
 _LOAD_SECONDS = 90.0  # for versions to be brought
 _ORDERS_SECONDS = 0.4  # for what was ordered to be in force
+_PROBE_SECONDS = 0.4  # for a worker to show that it answers at all
 
 _PROBE: Scope = {
     "method": "GET",
@@ -106,15 +107,11 @@ class WorkerGroup:
     async def _ensured(self, index: int, scope: Scope, body: bytes) -> Response:
         """What a worker says of versions: one that answers at all is waited for."""
         asked = asyncio.ensure_future(self._answer_to(WorkerAnswer(index, [], body), scope, _ENSURE_SECONDS))
-        probe = asyncio.ensure_future(self._peers.ask(index, _PROBE, b"", _ORDERS_SECONDS))
+        probe = asyncio.ensure_future(self._answer_to(WorkerAnswer(index, [], b""), _PROBE, _PROBE_SECONDS))
         try:
             await asyncio.wait([asked, probe], return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return await asked
-            try:
-                await probe
-            except Problem as problem:
-                return as_problem(problem.status, problem.message)
+            if not asked.done() and (answer := await probe).status >= 400:
+                return answer
             return await asked
         finally:
             asked.cancel()

@@ -731,7 +731,8 @@ class Controls:
         self.reserved = None
 
     def _write_both(self, wanted: SavedControls) -> None:
-        """The copy first: what the file holds, it holds. A damaged one is kept under another name; with the file locked.
+        """The copy first: what the file holds, it holds. A damaged copy is kept under another name. With the file
+        locked.
         """
         if _found(self._copy_path).damage is not None:
             with suppress(OSError):

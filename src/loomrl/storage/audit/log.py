@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -528,8 +529,8 @@ def repair(folder: Path) -> dict[str, Any] | None:
 
 def _free_name(path: Path) -> Path:
     """Where half a record at a segment's end is kept: not over another, which a record may name."""
-    names = (path.with_suffix(".torn"), *(path.with_suffix(f".{number}.torn") for number in range(2, 1_000)))
-    return next((name for name in names if not name.exists()), names[0])
+    names = (path.with_suffix(".torn" if number == 1 else f".{number}.torn") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _kept_beside(torn: Path, data: bytes) -> str | None:
