@@ -58,6 +58,7 @@ _PATIENCE_SECONDS = 30.0  # that a chain's former writer has to end: workers of 
 _STOP_SECONDS = 10.0  # that monitors and threads, all together, have to end the step they are at
 _READ_BACK = 64 * 2**20  # bytes of the log that a new process reads to know what its predecessor decided
 _ORDERS_SECONDS = 0.5  # between looks at the file of controls, and at LoomDB
+_LATE_SECONDS = 1.0  # that a version acts while what was announced is being read
 _READ_SECONDS = 0.3  # that a request waits for what was announced to be read, and with it the event loop
 _WRITTEN_SECONDS = 1.0  # that the answer to an order waits for files
 _REPORT_SECONDS = 1.0
@@ -89,6 +90,7 @@ class ServerContext:
         self._reading, self._reads_late = Background(self._read_announced), False
         self._unrecorded: AuditUnwritable | None = None  # why what was announced is not on record
         self._untaken: str | None = None  # why it is not in force
+        self._behind: float | None = None  # since when, `time.monotonic()` seconds
         self.tokens = configured()
         draws = Draws.seeded(settings.seed)
         opening = {"draws": draws.key, "runtime": runtime()}
@@ -223,8 +225,8 @@ class ServerContext:
 
     def apply_announced(self) -> None:
         """Have in force whatever any worker has announced. Where nothing was, that is one look at memory. Where it
-        is not in force, whatever the reason, no version acts (see `Authority`), people do; and it is tried again with
-        the next request.
+        cannot be had in force, or not within a second, no version acts (see `Authority`), people do; and it is tried
+        again with the next request.
 
         Raises:
             AuditUnwritable: where it cannot be put on record.
@@ -232,18 +234,20 @@ class ServerContext:
         if self._agreement is None:
             return
         if (announced := self._agreement.revision) == self._revision:
-            self.controls.late = None
+            self.controls.late = self._behind = None
             return
         patience, self._reads_late = 0.0 if self._reads_late else _READ_SECONDS, True
         is_read = self._reading.ask(patience)
         if self._unrecorded is not None:
             raise self._unrecorded.with_traceback(None)
         if self._revision >= announced:
-            self.controls.late = None
+            self.controls.late = self._behind = None
         elif is_read and self._untaken is not None:
             self.controls.late = self._untaken
-        else:
-            self.controls.late = f"orders and quarantine are not read after {_READ_SECONDS:g} s; check the disk"
+        elif self._behind is None:
+            self._behind = time.monotonic()
+        elif time.monotonic() - self._behind > _LATE_SECONDS:
+            self.controls.late = f"orders and quarantine are not read after {_LATE_SECONDS:g} s; check the disk"
 
     def _read_announced(self) -> None:
         """By a thread of its own: files that hang keep no event loop waiting."""

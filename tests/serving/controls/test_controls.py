@@ -883,6 +883,17 @@ def written_by_a_newer_version(path: Path) -> bytes:
     return text
 
 
+def test_a_copy_that_cannot_be_looked_at_hinders_no_order(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    switched(controls, True)
+    copy = controls.path.with_suffix(".copy")
+    copy.unlink()
+    copy.symlink_to("x" * 300)  # a name that no file can have
+    controls.set_override(override(1), "test")
+    again = Controls("cartpole")
+    assert (again.orders.kill_switch is not None, actions(again), controls.unsaved) == (True, [1], None)
+
+
 def test_a_file_of_a_newer_version_is_left_as_it_is_and_orders_go_on(loomrl_home: Path) -> None:
     controls = Controls("cartpole")
     controls.set_override(override(1), "test")
@@ -892,7 +903,8 @@ def test_a_file_of_a_newer_version_is_left_as_it_is_and_orders_go_on(loomrl_home
     assert (controls.unsaved, controls.unknown, actions(controls)) == (None, None, [1])
     assert "a newer LoomRL wrote it" in (controls.reserved or "")
     another = Controls("cartpole")
-    assert (another.orders, another.unknown) == (controls.orders, None)
+    assert another.orders == controls.orders
+    assert "a newer LoomRL wrote it" in (another.unknown or ""), "what it holds of orders before is not known there"
     for one in (controls, another):
         assert (one.missing or "").endswith("orders may be missing here")
     switched(another, False)
@@ -1140,7 +1152,11 @@ def test_a_worker_whose_telling_fails_has_not_confirmed(loomrl_home: Path, monke
     monkeypatch.setattr("loomrl.serving.controls.controls._CONFIRMED_SECONDS", 1e6)
     controls, there = Controls("cartpole"), Controls("cartpole")
     answers = iter([failing, there.take])
-    controls.connect({1: lambda orders: next(answers)(orders)})
+
+    def give(orders: SavedControls) -> SavedControls:
+        return next(answers)(orders)
+
+    controls.connect({1: give})
     switched(controls, True)
     assert controls.unconfirmed == [1]
     controls.follow()

@@ -210,7 +210,7 @@ class Controls:
             self.refresh()
         except ArtifactError as error:
             log.error("%s", error)
-            self._unknown_at_start = self.missing
+        self._unknown_at_start = self._unheard
         self._write_again()
 
     def connect(self, peers: Mapping[int, Give]) -> None:
@@ -261,9 +261,11 @@ class Controls:
                         self._follow(found, began)
                         self._stamp = stamp if self._unread is None else None
                         if self._unread is None:
-                            self._unknown_at_start = self._unknown_announced = None
+                            self._unknown_announced = None
                         elif has_changed:
                             self._unknown_announced = self.missing
+                        if self._unheard is None:
+                            self._unknown_at_start = None
                     if self._unread is not None:
                         raise ArtifactError(self._unread)
         finally:
@@ -680,7 +682,7 @@ class Controls:
         try:
             with self._exclusive():
                 self._save_alone()
-        except ArtifactError as error:
+        except (ArtifactError, OSError) as error:
             self._report(str(error))
         else:
             self._notify()
