@@ -34,7 +34,13 @@ function done(summary, latency)
   ))
 end
 """
-FOLLOWERS = ("guardian", "shadow")  # LoomRL's processes beside the one that answers
+# LoomRL's processes beside the one that answers, by what their commands name, in earlier commits too.
+FOLLOWERS = {
+    b".guardian_child": "guardian",
+    b".guardian.child": "guardian",
+    b".shadow_child": "shadow",
+    b".mirror.child": "shadow",
+}
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ def tree_cpu_seconds(pid: int) -> Counter[str]:
             children = [Path(f"/proc/{number}/task/{task}/children") for task in os.listdir(f"/proc/{number}/task")]
             waiting += [int(child) for path in children for child in path.read_text().split()]
             command = Path(f"/proc/{number}/cmdline").read_bytes()
-            who = next((name for name in FOLLOWERS if b".%b_child" % name.encode() in command), "server")
+            who = next((name for part, name in FOLLOWERS.items() if part in command), "server")
             total[who] += cpu_seconds(number)
         except FileNotFoundError:
             continue  # it has just ended
