@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.finite.abstraction import Abstraction
-from loomrl.environment.finite.model import States
+from loomrl.environment.finite.model import FiniteModel, States
 from loomrl.environment.finite.of_environment import model_of
 from loomrl.errors import ConfigError
 from loomrl.safety.certified.choices import all_actions
@@ -36,7 +36,7 @@ from loomrl.safety.checks.reward_hacking import RewardHackingConfig, SensorConfi
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.constraints import exact, limits
 from loomrl.safety.probing.exploits import Loops, UnearnedRewards
-from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted, with_noise
+from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Bound, Claim, Episode, LabelKind, SafetyCase, Verdict
 from tests.support.trained import EVALUATION, evaluate, examine, train
@@ -225,12 +225,26 @@ def covered(check: Any, config: Any, context: Any = SPACES) -> set[str]:
 
 
 STATES = States(
-    ("s",), np.array([[0], [1]]), frozenset(), np.array([1.0, 0.0]), {"crash": np.array([False, True])}, {"late": 20}
+    ("s",),
+    np.array([[0], [1], [2]]),
+    frozenset(),
+    np.array([1.0, 0.0, 0.0]),
+    {"crash": np.array([False, True, False]), "end": np.array([False, False, True])},
+    {"late": 20},
 )
 
 
-def covered_in_a_model(monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]) -> set[str]:
-    monkeypatch.setattr(model_checking, "_modelled", lambda _: SimpleNamespace(model=SimpleNamespace(states=STATES)))
+def model_of_states(states: States) -> FiniteModel:
+    """Of which every state stays where it is; "cost" is never negative, "gain" is once."""
+    rewards = {"cost": np.array([0.0, 1.0, 2.0]), "gain": np.array([0.0, 1.0, -1.0])}
+    rows = np.arange(4)
+    return FiniteModel(states, rows, rows, rows[:3], np.ones(3), np.zeros(3, np.int64), ("stay",), rewards)
+
+
+def covered_in_a_model(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], states: States = STATES
+) -> set[str]:
+    monkeypatch.setattr(model_checking, "_modelled", lambda _: SimpleNamespace(model=model_of_states(states)))
     config = ModelCheckingConfig(properties=[{"name": name, "property": text} for name, text in properties.items()])
     return covered(model_checking, config, SimpleNamespace(policy=None, snapshot_folder=None))
 
@@ -252,7 +266,8 @@ def test_a_property_of_a_model_asks_for_less_by_its_limit_and_its_steps(monkeypa
         "l": 'P>=0.1 [ F "crash" ]',
     }
     shorter, longer = {"ab", "ba", "ac", "bc", "ad", "bd", "fg"}, {"ij", "ik", "jk", "kj", "fl", "gl"}
-    assert covered_in_a_model(monkeypatch, properties) == shorter | longer | {f"e{name}" for name in "abcdijk"}
+    unlimited = {f"{one}{other}" for one in "eh" for other in "abcdehijk" if one != other}
+    assert covered_in_a_model(monkeypatch, properties) == shorter | longer | unlimited
 
 
 def test_properties_of_a_model_are_compared_by_what_their_words_mean(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,13 +275,74 @@ def test_properties_of_a_model_are_compared_by_what_their_words_mean(monkeypatch
     alike = {
         "a": 'P<=0.2 [ F<=20 "crash" ]',
         "b": "P<=(2/10) [ F<=late s=1 ]",
-        "c": "P<=0.2 [ F<21 !(s<1) ]",
-        "d": "P<=0.2 [ !(s>0) U<=20 !(s=0) ]",
+        "c": "P<=0.2 [ F<21 !(s<1) & s<2 ]",
+        "d": "P<=0.2 [ !(s=1) U<=20 !(s=0) & s!=2 ]",
     }
-    pairs = {one + other for one in "abc" for other in "abc" if one != other}
-    assert covered_in_a_model(monkeypatch, alike) == pairs, "what is passed through is another word"
+    assert covered_in_a_model(monkeypatch, alike) == {one + other for one in "abcd" for other in "abcd" if one != other}
     always = {"a": 'P>=0.5 [ !"crash" W false ]', "b": "P>=0.5 [ s=0 W s>1 ]", "c": 'P<=0.5 [ s=0 U "crash" ]'}
-    assert {"ab", "ba", "ac", "bc", "ca", "cb"} == covered_in_a_model(monkeypatch, always)
+    assert covered_in_a_model(monkeypatch, always) == {"ab", "ac", "bc", "cb"}
+
+
+def test_a_path_that_may_reach_more_or_pass_through_more_is_likelier(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare = {
+        "a": 'P<=0.1 [ F "crash"|"end" ]',
+        "b": 'P<=0.1 [ F "crash" ]',
+        "c": 'P<=0.2 [ "end" U "crash" ]',
+        "d": 'P<=0.2 [ X "crash" ]',
+        "e": 'P>=0.9 [ "end" W !("crash"|"end") ]',
+    }
+    assert covered_in_a_model(monkeypatch, rare) == {"ab", "ac", "ad", "bc", "bd", "ec"}
+    sure = {"a": 'P>=0.9 [ F "crash"|"end" ]', "b": 'P>=0.9 [ F "crash" ]', "c": 'P>=0.9 [ F P>=0.5 [ X "crash" ] ]'}
+    assert covered_in_a_model(monkeypatch, sure) == {"ba"}
+    nested = {
+        "a": 'P>=0.9 [ F P>=0.5 [ X "crash" ] ]',
+        "b": 'P>=0.9 [ F P>=0.4 [ X "crash"|"end" ] ]',
+        "c": 'P>=0.9 [ F !(P<0.4 [ X "crash" ]) | "end" ]',
+        "d": 'P>=0.9 [ G P<0.4 [ X "crash" ] ]',
+    }
+    assert covered_in_a_model(monkeypatch, nested) == {"ab", "ac"}
+
+
+def test_what_costs_nothing_back_is_more_the_longer_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {
+        "a": 'R{"cost"}<=3 [ C<=9 ]',
+        "b": 'R{"cost"}<=3 [ C<=8 ]',
+        "c": 'R{"cost"}<=3 [ F "end" ]',
+        "d": 'R<=4 [ F "end"|"crash" ]',  # the first reward
+        "e": 'R{"gain"}<=3 [ C<=9 ]',
+        "f": 'R{"gain"}<=3 [ C<=8 ]',
+        "g": 'R{"gain"}<=3 [ F "end" ]',
+        "h": 'R{"gain"}<=4 [ F "end"|"crash" ]',
+        "i": 'R{"gain"}<=4 [ F s=2 ]',
+    }
+    assert covered_in_a_model(monkeypatch, costs) == {"ab", "cd", "gi"}
+
+
+def test_properties_that_are_joined_are_compared_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = 'P<=0.1 [ F "crash" ]', 'P>=0.9 [ F "end" ]'
+    joined = {
+        "a": one,
+        "b": two,
+        "c": f"{one} & {two}",
+        "d": f"{one} | {two}",
+        "e": f"!({one} => !({two}))",  # both
+        "f": f"!({one}) => {two}",  # either
+        "g": f"{one} <=> {two}",
+        "h": f"({one} & {two}) | (!({one}) & !({two}))",  # alike
+        "i": 's<2 & P<=0.2 [ F "crash" ]',
+    }
+    both = {f"{name}{other}" for name in "ce" for other in "abdfghi"} | {"ce", "ec"}
+    either = {f"{name}{other}" for name in "ab" for other in "df"} | {"df", "fd"}
+    assert covered_in_a_model(monkeypatch, joined) == both | either | {"hg", "ai"}
+
+
+def test_a_limit_alone_is_on_the_expectation_over_initial_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of each of them, which is what a formula asks for."""
+    single = 'P<=0.1 [ F "crash" ]'
+    properties = {"a": single, "b": f"{single} & s<2", "c": f"{single} | false", "d": 'P<=0.2 [ F "crash" ]'}
+    several = replace(STATES, initial=np.array([0.5, 0.0, 0.5]))
+    assert covered_in_a_model(monkeypatch, properties, several) == {"ad", "ba", "bc", "bd", "ca", "cd"}
+    assert covered_in_a_model(monkeypatch, properties) == {"ab", "ac", "ad", "ba", "bc", "bd", "ca", "cb", "cd"}
 
 
 def test_a_region_asks_for_less_than_a_larger_one() -> None:
@@ -344,7 +420,22 @@ def test_features_with_other_values_are_other_features() -> None:
             {"name": "c", **feature, "values": [1, 0], "outcome_margin": 2.0, "observed_as": ["observation[0]"]},
         ]
     )
-    assert covered(reward_bias, config) == {"a.outcomec.outcome"}
+    assert covered(reward_bias, config) == {"a.outcomec.outcome", "c.rewarda.reward"}
+
+
+def test_a_feature_that_more_may_show_is_asked_about_at_more_steps() -> None:
+    """Steps are compared where what does not show it is equal."""
+    feature, shown = {"parameter": "group", "values": [0, 1]}, ["observation[0]", "observation[1]"]
+    config = RewardBiasConfig(
+        features=[
+            {"name": "a", **feature, "observed_as": shown[:1]},
+            {"name": "b", **feature, "observed_as": shown[1:]},
+            {"name": "c", **feature, "observed_as": shown},
+            {"name": "d", **feature, "observed_as": shown[::-1]},
+        ]
+    )
+    pairs = {"ca", "cb", "cd", "da", "db", "dc"}
+    assert covered(reward_bias, config) == {f"{one}.reward{other}.reward" for one, other in pairs}
 
 
 def test_a_feature_with_more_values_asks_for_more() -> None:
@@ -416,8 +507,8 @@ def test_noise_that_moves_an_observation_by_chance_is_not_called_too_small() -> 
     context: Any = SimpleNamespace(
         observation_space=space, action_space=spaces.Discrete(2), visited=np.full((3, 2), 101, np.uint8)
     )
-    assert not_disturbed(context, np.full(2, 0.2), with_noise) is None
-    assert not_disturbed(context, np.full(2, 0.1), with_noise) is not None
+    assert not_disturbed(context, np.full(2, 0.2), is_noise=True) is None
+    assert not_disturbed(context, np.full(2, 0.1), is_noise=True) is not None
     assert not_disturbed(context, np.full(2, 0.9)) is not None, "a drift by less than a whole one moves nothing"
     assert not_disturbed(context, np.full(2, 1.0)) is None
 

@@ -18,7 +18,7 @@ from loomrl.environment.spaces import space_from_json
 from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.case.evidence import EvidenceWriter
-from loomrl.safety.check import Context, Scope
+from loomrl.safety.check import Context, Scope, scope_of
 from loomrl.safety.checks import falsification
 from loomrl.safety.checks.falsification import FalsificationConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
@@ -160,7 +160,7 @@ def test_states_are_those_at_the_ends_of_leads_without_the_neighbours(tmp_path: 
     assert 0 < document["num_states"] <= LEADS
     assert f"up to {LEADS} led episodes" in claim.method
     assert "64 failures where first leads ended and 64 where leads that went on did" in claim.method
-    scope = falsification.scope(FalsificationConfig(num_leads=LEADS), claim)
+    scope = scope_of(falsification, FalsificationConfig(num_leads=LEADS), claim)
     assert scope.examined == f"{claim.num_samples} states at the ends of up to {LEADS} led episodes"
 
 
@@ -222,8 +222,8 @@ def test_a_search_that_could_find_nothing_supports_nothing(
     claim, _ = examined(tmp_path, environment, policy)
     assert (claim.verdict, claim.mandatory) == (Verdict.UNDECIDED, False)
     assert why in claim.finding
-    scope = falsification.scope(FalsificationConfig(num_leads=LEADS), claim)
-    assert scope == Scope.nothing(claim.finding.removeprefix("not examined: "))
+    scope = scope_of(falsification, FalsificationConfig(num_leads=LEADS), claim)
+    assert scope == Scope.nothing(claim.finding)
 
 
 def test_a_number_that_no_episode_tells_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from loomrl.safety.probing.probes import (
     not_disturbed,
     shield_assumptions,
     to_texts,
-    with_noise,
 )
 from loomrl.types import Claim, Episode, Verdict
 
@@ -83,7 +82,7 @@ def examine(context: Context, config: DisturbedReturnConfig) -> list[Claim]:
                 *shield_assumptions(context),
             ],
             num_samples=len(plain),
-            label=not_disturbed(context, scale, with_noise),
+            label=not_disturbed(context, scale, is_noise=True),
             finding=(
                 f"the mean return falls by {(before - after).mean():.4g}, bound {drop.bound.measured:.4g}; allowed is "
                 f"{limit:.4g}"

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from pydantic import Field
 
 from loomrl.safety.case.counterexample import Failure, Replayed
-from loomrl.safety.check import FALSIFICATION, Context, Scope
+from loomrl.safety.check import FALSIFICATION, NOT_EXAMINED, Context, Scope
 from loomrl.safety.config import SEARCHES, ConstraintConfig
 from loomrl.safety.constraints import check_constraint
 from loomrl.safety.probing.playing import Field as PlayingField
@@ -29,7 +29,6 @@ STAGE = FALSIFICATION
 LOCAL = False
 RECOVERY, LONE_CHOICES = (f"{NAME}.{search}" for search in SEARCHES)
 _MOST = 1e300  # stands for what is not finite
-_NOT_EXAMINED = "not examined: "  # begins the finding of such a search
 _AT_RANDOM = 16  # episodes of random actions, to tell what failing is worth
 
 
@@ -78,8 +77,6 @@ def examine(context: Context, config: FalsificationConfig) -> list[Claim]:
 
 def scope(config: FalsificationConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
-    if claim.finding.startswith(_NOT_EXAMINED):
-        return Scope.nothing(claim.finding.removeprefix(_NOT_EXAMINED))
     if claim.id == RECOVERY:
         return Scope(
             f"{claim.num_samples} states at the ends of up to {config.num_leads} led episodes",
@@ -128,9 +125,13 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
     latest = max(1, int(np.median([episode.length for episode in context.episodes])) // 2)
     found = search.run(seeds, min(latest, config.horizon), context.rng(RECOVERY), config.max_failures)
     worst = found[0] if found else None
+    method = (
+        f"up to {config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures where "
+        f"first leads ended and {config.max_failures} where leads that went on did, and from states close by"
+    )
     finding = f"from none of {search.num_states} states does it fail of its own where a recovery exists"
     if search.why_not:
-        finding = f"{_NOT_EXAMINED}{search.why_not}"
+        method, finding = NOT_EXAMINED, search.why_not
     if worst is not None:
         finding = _describe_failure(worst, scale)
     assumptions = [
@@ -146,10 +147,7 @@ def _recovery(context: Context, config: FalsificationConfig) -> Claim:
             "would, wherever that recovers"
         ),
         mandatory=config.mandatory and not search.why_not,
-        method=(
-            f"up to {config.num_leads} led episodes; recoveries tried from up to {config.max_failures} failures where "
-            f"first leads ended and {config.max_failures} where leads that went on did, and from states close by"
-        ),
+        method=method,
         verdict=Verdict.REFUTED if worst is not None else Verdict.UNDECIDED if search.why_not else Verdict.SUPPORTED,
         assumptions=[*assumptions, *shield_assumptions(context)],
         bound=None

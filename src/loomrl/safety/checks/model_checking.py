@@ -3,7 +3,6 @@
 The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from loomrl.environment.finite.model import States
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.errors import ConfigError
 from loomrl.safety.case.counterexample import Failure, Replayed
@@ -103,36 +101,23 @@ def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 -
     )
 
 
+class _Asked(Demand):
+    """What a property asks for, which follows from another one by what both mean."""
+
+    def covers(self, other: Demand) -> bool:
+        """Whether the property of the other one surely holds where this one's does."""
+        mine: Any = self.subject[-1]
+        return isinstance(other, _Asked) and bool(mine.implies(other.subject[-1]))
+
+
 def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:
     """What each property asks for, by claim id; of a single one, and of those that are not examined, nothing."""
+    from loomrl.safety.model_checking.implication import Property
+
     if len(config.properties) < 2 or is_recurrent(context.policy):
         return {}
-    states = _modelled(context.snapshot_folder).model.states
-    return {f"{NAME}.{prop.name}": _demand(_parsed(prop), states) for prop in config.properties}
-
-
-def _demand(parsed: Expression, states: States) -> Demand:
-    """Of a limit on one P or R as much as its number says, and the steps of its path; of another formula itself."""
-    from loomrl.safety.model_checking.forms import as_until, plain
-
-    if parsed.op not in ("probability", "reward_value"):
-        return Demand((NAME, plain(parsed, states)))
-    *named, asked, path = parsed.args
-    path, is_missed = as_until(path)
-    relation, number = plain(asked, states).args
-    limit, is_upper = float(number.args[0]), relation.startswith("<")
-    if relation in ("<", ">"):
-        limit = float(np.nextafter(limit, -np.inf if is_upper else np.inf))
-    if is_missed:
-        is_upper, limit = not is_upper, 1.0 - limit
-    path = plain(path, states)
-    numbers = [-limit if is_upper else limit]
-    if path.op == "until":  # more steps make it likelier, and without a number they are as many as it takes
-        through, steps, goal = path.args
-        num_steps = math.inf if steps is None else float(steps.args[1].args[0])
-        numbers.append(num_steps if is_upper else -num_steps)
-        path = Expression("until", (through, goal))
-    return Demand((NAME, parsed.op, is_upper, *named, path), tuple(numbers))
+    model = _modelled(context.snapshot_folder).model
+    return {f"{NAME}.{prop.name}": _Asked((NAME, Property(model, _parsed(prop)))) for prop in config.properties}
 
 
 def _statement(prop: ModelPropertyConfig) -> str:

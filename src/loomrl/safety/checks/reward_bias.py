@@ -112,14 +112,14 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
     )
 
 
-def demands(context: Context, config: RewardBiasConfig) -> dict[str, Demand]:  # noqa: ARG001 - a check's signature
-    """What is asked of each feature, by claim id."""
+def demands(context: Context, config: RewardBiasConfig) -> dict[str, Demand]:
+    """What is asked of each feature, by claim id: the more of its values and of what shows it, the more."""
     found = {}
     declared = [value for feature in config.features for value in feature.values]
     for feature in config.features:
-        values = tuple(float(value in feature.values) for value in declared)  # more of them ask for more
-        shown = tuple(sorted(feature.observed_as))
-        found[f"{NAME}.{feature.name}.reward"] = Demand((NAME, feature.parameter, shown), values)
+        values = tuple(float(value in feature.values) for value in declared)
+        shown = tuple(_hidden(feature, context.observation_space).ravel().astype(np.float64))
+        found[f"{NAME}.{feature.name}.reward"] = Demand((NAME, feature.parameter, "reward"), (*values, *shown))
         if (margin := feature.outcome_margin) is not None:
             found[f"{NAME}.{feature.name}.outcome"] = Demand((NAME, feature.parameter), (-margin, *values))
     return found

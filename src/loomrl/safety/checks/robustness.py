@@ -19,7 +19,6 @@ from loomrl.safety.probing.probes import (
     not_disturbed,
     sample_visited,
     to_texts,
-    with_noise,
 )
 from loomrl.types import Claim
 
@@ -73,7 +72,7 @@ def examine(context: Context, config: RobustnessConfig) -> list[Claim]:
                 "Gaussian noise, independent at each decision; the recorded observations stand for themselves"
             ],
             num_samples=len(obs),
-            label=not_disturbed(context, scale, with_noise),
+            label=not_disturbed(context, scale, is_noise=True),
             finding=f"the action changes by {mean:.3g} on average; its one-sided bound is {judged.bound.measured:.3g}",
         )
     ]

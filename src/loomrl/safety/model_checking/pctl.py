@@ -8,7 +8,7 @@ them sound, so that also what is asked about P inside P is decided soundly.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,7 @@ def check(chain: Chain, prop: Expression) -> PropertyResult:
         low, high = _expected(ProbabilityBounds(bounds.low[likely], bounds.high[likely]), shares)
         if _is_question(prop):
             return PropertyResult(None, low, high)
-        relation, limit = checker.limit(prop)
+        relation, limit = limit_of(prop, chain.states.constants)
         return PropertyResult(_holds(relation, low, high, limit), low, high, relation, limit)
     truth = checker.truth(prop)
     initial = chain.states.initial > 0.0
@@ -124,7 +124,7 @@ class _Checker:
             raise ConfigError(f"P and R stand among conditions joined by !, &, |, => and <=>, not in {op!r}")
         if _is_question(formula):
             raise ConfigError("=? asks for a number, and stands alone; inside a property give a limit")
-        bounds, (relation, limit) = self.bounds(formula), self.limit(formula)
+        bounds, (relation, limit) = self.bounds(formula), limit_of(formula, self.chain.states.constants)
         compare = _COMPARE[relation]
         first, second = compare(bounds.low, limit), compare(bounds.high, limit)
         return Truth(first & second, first | second)
@@ -133,26 +133,15 @@ class _Checker:
         """The number that P or R is, in every state."""
         if formula.op == "probability":
             return self._probability(formula.args[1])
-        name, _, path = formula.args
-        reward = self._reward(name)
+        path, (_, reward) = formula.args[-1], reward_of(formula, self.chain.rewards)
         if path.op == "cumulated":
-            return cumulated_reward(self.chain, reward, self._steps("<=", path.args[0]))
+            return cumulated_reward(self.chain, reward, num_steps("<=", path.args[0], self.chain.states.constants))
         target = self.truth(path.args[0])
         if not target.is_decided:
             raise ConfigError(
                 "R [ F ... ]: what is reached depends on a P or R that lies at its limit; change that limit"
             )
         return reward_until(self.chain, reward, target.sure)
-
-    def limit(self, formula: Expression) -> tuple[str, float]:
-        """The relation and number that P or R is compared with."""
-        relation, term = (formula.args[0] if formula.op == "probability" else formula.args[1]).args
-        value = evaluate(term, self.chain.states.constants)
-        if is_boolean(value):
-            raise ConfigError("a limit is a number")
-        if formula.op == "probability" and not 0.0 <= float(value) <= 1.0:
-            raise ConfigError(f"a probability's limit lies between 0 and 1, found {float(value):g}")
-        return relation, float(value)
 
     def _of_state(self, formula: Expression) -> Truth:
         value = evaluate(formula, self.scope, self.chain.states.labels)
@@ -182,7 +171,8 @@ class _Checker:
             def solve(left: Mask, right: Mask) -> ProbabilityBounds:
                 return until(self.chain, left, right)
         else:
-            count = self._steps(*steps.args)
+            relation, term = steps.args
+            count = num_steps(relation, term, self.chain.states.constants)
 
             def solve(left: Mask, right: Mask) -> ProbabilityBounds:
                 return bounded_until(self.chain, left, right, count)
@@ -190,23 +180,6 @@ class _Checker:
         if through.is_decided and target.is_decided:
             return solve(through.sure, target.sure)
         return ProbabilityBounds(solve(through.sure, target.sure).low, solve(through.possible, target.possible).high)
-
-    def _steps(self, relation: str, term: Expression) -> int:
-        value = np.asarray(evaluate(term, self.chain.states.constants))
-        if relation not in ("<=", "<") or value.dtype.kind != "i":
-            raise ConfigError("steps are bounded by <= or < and an integer")
-        count = int(value) - (relation == "<")
-        if count < 0:
-            raise ConfigError(f"{relation}{int(value)} allows no step")
-        return count
-
-    def _reward(self, name: str | None) -> Floats:
-        rewards = self.chain.rewards
-        wanted = next(iter(rewards), None) if name is None else name[1:-1]
-        if wanted is None or wanted not in rewards:
-            known = ", ".join(f'"{one}"' for one in rewards) or "there are none"
-            raise ConfigError(f'there are no rewards "{wanted or ""}"; rewards: {known}')
-        return rewards[wanted]
 
 
 _CONNECT: dict[str, Callable[[Truth, Truth], Truth]] = {
@@ -222,6 +195,50 @@ def asks(formula: Expression) -> bool:
     if formula.op in ("probability", "reward_value"):
         return True
     return any(asks(arg) for arg in formula.args if isinstance(arg, Expression))
+
+
+def limit_of(formula: Expression, constants: Mapping[str, Any]) -> tuple[str, float]:
+    """The relation and the number that a P or R is compared with.
+
+    Raises:
+        ConfigError: for a constant that does not exist, or a limit that is none.
+    """
+    relation, term = (formula.args[0] if formula.op == "probability" else formula.args[1]).args
+    value = evaluate(term, constants)
+    if is_boolean(value):
+        raise ConfigError("a limit is a number")
+    if formula.op == "probability" and not 0.0 <= float(value) <= 1.0:
+        raise ConfigError(f"a probability's limit lies between 0 and 1, found {float(value):g}")
+    return relation, float(value)
+
+
+def num_steps(relation: str, term: Expression, constants: Mapping[str, Any]) -> int:
+    """How many steps a path may take at most.
+
+    Raises:
+        ConfigError: for a constant that does not exist, or what is no number of steps.
+    """
+    value = np.asarray(evaluate(term, constants))
+    if relation not in ("<=", "<") or value.dtype.kind != "i":
+        raise ConfigError("steps are bounded by <= or < and an integer")
+    count = int(value) - (relation == "<")
+    if count < 0:
+        raise ConfigError(f"{relation}{int(value)} allows no step")
+    return count
+
+
+def reward_of(formula: Expression, rewards: Mapping[str, Floats]) -> tuple[str, Floats]:
+    """The name and the values of what an R is about: the first reward where it names none.
+
+    Raises:
+        ConfigError: for a reward that does not exist.
+    """
+    name = formula.args[0]
+    wanted = next(iter(rewards), None) if name is None else name[1:-1]
+    if wanted is None or wanted not in rewards:
+        known = ", ".join(f'"{one}"' for one in rewards) or "there are none"
+        raise ConfigError(f'there are no rewards "{wanted or ""}"; rewards: {known}')
+    return wanted, rewards[wanted]
 
 
 def _is_question(formula: Expression) -> bool:

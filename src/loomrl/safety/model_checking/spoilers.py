@@ -10,7 +10,7 @@ from loomrl.environment.finite.model import FiniteModel, Floats, Ints, Mask
 from loomrl.environment.finite.prism.expressions import evaluate
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.safety.model_checking.forms import as_until
-from loomrl.safety.model_checking.pctl import asks
+from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of
 
 _SWEEPS = 1_000
 _CHANGED = 1e-12
@@ -33,7 +33,7 @@ def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
     They are the same at every step, also where a number of steps is given.
 
     Raises:
-        ConfigError: for a name or label that does not exist, or one in another's place.
+        ConfigError: for a name, label or reward that does not exist, or one in another's place.
     """
     for part in _plain_parts(formula):
         aim = _aim(model, part)
@@ -57,15 +57,14 @@ def _aim(model: FiniteModel, part: Expression) -> _Aim:
     def where(condition: Expression) -> Mask:
         return np.array(np.broadcast_to(evaluate(condition, states.scope(), states.labels), (len(states),)), np.bool_)
 
-    def number(term: Expression) -> int:
-        return min(_SWEEPS, int(evaluate(term, states.constants)))
+    def number(relation: str, term: Expression) -> int:
+        return min(_SWEEPS, num_steps(relation, term, states.constants))
 
     path = part.args[-1]
     if part.op == "reward_value":
-        name = part.args[0]
-        reward = next(iter(model.rewards.values())) if name is None else model.rewards[name[1:-1]]
+        _, reward = reward_of(part, model.rewards)
         if path.op == "cumulated":
-            return _Aim(everywhere, nowhere, number(path.args[0]), reward)
+            return _Aim(everywhere, nowhere, number("<=", path.args[0]), reward)
         return _Aim(everywhere, where(path.args[0]), reward=reward)
     path, _ = as_until(path)
     if path.op == "next":
@@ -73,8 +72,7 @@ def _aim(model: FiniteModel, part: Expression) -> _Aim:
     through, steps, target = path.args
     if steps is None:
         return _Aim(where(through), where(target))
-    relation, count = steps.args
-    return _Aim(where(through), where(target), number(count) - (relation == "<"))
+    return _Aim(where(through), where(target), number(*steps.args))
 
 
 def _extreme(model: FiniteModel, aim: _Aim, is_most: bool) -> Ints:

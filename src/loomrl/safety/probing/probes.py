@@ -152,7 +152,7 @@ class Disturbance:
         """(B, *obs) -> (B, *obs), within the space."""
         rows = np.ascontiguousarray(obs)
         noise = np.stack([keyed_rng(self._key, row).standard_normal(self._space.shape) for row in rows])
-        return with_noise(self._space, rows, noise * self._scale)
+        return _with_noise(self._space, rows, noise * self._scale)
 
 
 def keyed_rng(key: int, row: NDArray[Any]) -> np.random.Generator:
@@ -171,7 +171,7 @@ def disturbed(
     space: spaces.Box, obs: NDArray[Any], scale: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[Any]:
     """Observations (B, *obs) with Gaussian noise of `scale` (*obs), drawn for each row on its own; within the space."""
-    return with_noise(space, obs, rng.standard_normal(obs.shape) * scale)
+    return _with_noise(space, obs, rng.standard_normal(obs.shape) * scale)
 
 
 def shifted(space: spaces.Box, obs: NDArray[Any], offsets: NDArray[np.float64]) -> NDArray[Any]:
@@ -184,17 +184,15 @@ def keeps_bounds(policy: Policy) -> bool:
     return getattr(policy, "action_kind", None) in ("continuous", "squashed")
 
 
-def not_disturbed(
-    context: Context, scale: NDArray[np.float64], move: Callable[..., NDArray[Any]] | None = None
-) -> ClaimLabel | None:
+def not_disturbed(context: Context, scale: NDArray[np.float64], is_noise: bool = False) -> ClaimLabel | None:
     """The label of a claim about what a disturbance of this scale (*obs) does to actions, where it changes no recorded
     observation, or there is one action alone.
 
-    `move` disturbs as `shifted` does, which it is by default, and goes no farther than `scale` then; as `with_noise`
-    where it is noise, which goes up to four times as far.
+    It goes no farther than `scale`, or where it is noise up to four times as far.
     """
-    space, visited, move = context.observation_space, context.visited, move or shifted
-    offsets = np.broadcast_to(scale * (_NOISE_REACH if move is with_noise else 1.0), visited.shape)
+    space, visited = context.observation_space, context.visited
+    move, reach = (_with_noise, _NOISE_REACH) if is_noise else (shifted, 1.0)
+    offsets = np.broadcast_to(reach * scale, visited.shape)
     if all(np.array_equal(move(space, visited, sign * offsets), visited) for sign in (-1.0, 1.0)):
         reason = "a disturbance of this size changes none of the observations that were recorded"
         return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
@@ -254,7 +252,7 @@ def _finite_box(space: spaces.Box, visited: NDArray[Any]) -> tuple[NDArray[np.fl
     return low, high
 
 
-def with_noise(space: spaces.Box, obs: NDArray[Any], noise: NDArray[np.float64]) -> NDArray[Any]:
+def _with_noise(space: spaces.Box, obs: NDArray[Any], noise: NDArray[np.float64]) -> NDArray[Any]:
     """Observations (B, *obs) with noise (B, *obs), to the nearest of what may be observed; within the space."""
     return _into(space, obs + np.where(_is_whole(space), np.rint(noise), noise))
 
