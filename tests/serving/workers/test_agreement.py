@@ -1,6 +1,8 @@
 """One champion for all workers, whichever of them is first, last, dead or unable to load it."""
 
+import errno
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -299,6 +301,30 @@ def test_no_version_acts_on_an_announcement_that_nobody_took(
             assert (refused.status_code, "no version acts" in refused.json()["error"]) == (503, True)
             assert "no thread" in refused.json()["error"]
         assert server.decide("a", OBS).status_code == 200
+
+
+def test_another_champion_is_no_order_that_cannot_be_read(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timely: None
+) -> None:
+    """A promotion goes on where the files of orders do not; what was announced besides might be a kill switch."""
+    Agreement(tmp_path / "agreement", 2)
+    settings = ServerSettings("cartpole", folders={CHAMPION: discrete_folder(tmp_path / "champion")})
+    with Inside(settings, worker_address=address(0, tmp_path)) as server, monkeypatch.context() as disk:
+        server.context.controls.set_kill_switch(None, "Ada", "test")
+        assert server.decide("a", OBS).status_code == 200
+        agreement, read = Agreement(tmp_path / "agreement", 2), Path.read_bytes
+
+        def failing(path: Path) -> bytes:
+            if path.parent.name == "controls":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(path)
+
+        disk.setattr(Path, "read_bytes", failing)
+        agreement._put(agreement.champion)
+        assert server.decide("a", OBS).status_code == 200
+        agreement.announce()
+        refused = server.decide("a", OBS)
+        assert (refused.status_code, "orders may be missing here" in refused.json()["error"]) == (503, True)
 
 
 def test_a_server_that_is_told_to_stop_is_not_ready(loomrl_home: Path, tmp_path: Path) -> None:

@@ -728,8 +728,9 @@ class Controls:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
-        if self._reserve_closed is None and self._reserve.read():
-            self._reserve_twice(b"")
+        with suppress(ArtifactError):  # the file holds all of it
+            if self._reserve_closed is None and self._reserve.read():
+                self._reserve_twice(b"")
         self.reserved = None
 
     def _write_both(self, wanted: SavedControls) -> None:

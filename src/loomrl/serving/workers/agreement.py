@@ -20,7 +20,12 @@ from pathlib import Path
 
 from loomrl.errors import ArtifactError
 
-_REVISION, _CHAMPION, _VOTES = 0, 1, 2  # words; of votes one for each worker, 0 for one that is not there; behind
+_REVISION, _ANNOUNCED, _CHAMPION, _VOTES = (
+    0,
+    1,
+    2,
+    3,
+)  # words; of votes one for each worker, 0 for one that is not there; behind
 # them as many numbers of connections, and as many moments at which a worker's event loop last turned (0: not yet)
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
@@ -57,9 +62,15 @@ class Agreement:
         with self._exclusive():
             return self._champion()
 
+    @property
+    def num_announced(self) -> int:
+        """How often `announce` was called: the revision grows with another champion, too."""
+        return self._words[_ANNOUNCED]
+
     def announce(self) -> None:
-        """Let the revision grow, because something changed: whoever answers from now on has it in force first."""
+        """Let the revision grow, because a file changed: whoever answers from now on has it in force first."""
         with self._exclusive():
+            self._words[_ANNOUNCED] += 1
             self._words[_REVISION] += 1
 
     def vote(self, index: int, version: str | None, held: Container[str]) -> str:
