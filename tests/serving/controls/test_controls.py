@@ -1451,7 +1451,8 @@ def test_a_disk_that_cannot_be_read_keeps_no_order_from_being_in_force(
             disk.setattr(Path, "read_bytes", failing_read)
         controls.set_kill_switch(KillSwitch(**ADA), "test", "test")
         assert controls.orders.kill_switch is not None
-        assert controls.unsaved if broken == "reserve" else controls.reserved
+        assert controls.unsaved is None
+        assert (controls.reserved is None) is (broken == "reserve"), "the file holds it"
         with pytest.raises(ArtifactError, match="cannot be read"):
             controls.refresh(has_changed=True)
         another = Controls("cartpole")
