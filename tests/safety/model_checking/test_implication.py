@@ -49,7 +49,8 @@ def condition(rng: np.random.Generator, depth: int) -> str:
     if kind < 4:
         return str(rng.choice(['"a"', '"b"', f"s<{rng.integers(1, 5)}", f"s={rng.integers(5)}", "true"]))
     if kind == 4:
-        return f"!({condition(rng, depth - 1)})"
+        inner = limited(rng, 0), limited(rng, 0)
+        return f"!({inner[0]} {rng.choice(['&', '|', '=>', '<=>'])} {inner[1]})"
     if kind == 5:
         return limited(rng, depth - 1)
     joint = rng.choice(["&", "|", "=>", "<=>"])
