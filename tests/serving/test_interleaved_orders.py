@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from loomrl.serving.controls.controls import Controls
+from loomrl.serving.controls.order_store import OrderStore
 from loomrl.serving.controls.plan import KillSwitch
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
@@ -23,7 +24,8 @@ NUM_SEEDS = 40
 PATIENCE = 300.0  # seconds
 STEPS = {
     LoomDB: ("add_control", "controls", "control_revisions", "num_controls"),
-    Controls: ("_read", "_write", "_save", "_save_alone", "_put_in_force"),
+    Controls: ("_save", "_save_alone", "_put_in_force"),
+    OrderStore: ("read", "write"),
 }
 
 
@@ -174,10 +176,10 @@ def steps_of(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, names in STEPS.items():
         for name in names:
             monkeypatch.setattr(owner, name, with_steps(getattr(owner, name)))
-    exclusive, held = Controls._exclusive, set[Path]()
+    exclusive, held = OrderStore.exclusive, set[Path]()
 
     @contextmanager
-    def waited_for(self: Controls) -> Iterator[None]:
+    def waited_for(self: OrderStore) -> Iterator[None]:
         scheduler.step()
         while self.path in held:
             scheduler.step(must_wait=True)
@@ -188,4 +190,4 @@ def steps_of(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             held.discard(self.path)
 
-    monkeypatch.setattr(Controls, "_exclusive", waited_for)
+    monkeypatch.setattr(OrderStore, "exclusive", waited_for)

@@ -7,7 +7,7 @@ import pytest
 
 from loomrl.environment.finite.model import Chain, FiniteModel, States
 from loomrl.environment.finite.prism.syntax import read_property
-from loomrl.safety.model_checking.implication import Property
+from loomrl.safety.model_checking.implication import Requirement
 from loomrl.safety.model_checking.pctl import check
 
 NUM_STATES, NUM_ACTIONS = 5, 2
@@ -84,7 +84,7 @@ def test_no_policy_keeps_a_property_and_breaks_one_that_follows_from_it(seed: in
     texts = [limited(rng, 1) if rng.random() < 0.5 else condition(rng, 2) for _ in range(NUM_FORMULAS)]
     texts += [f"({one}) {rng.choice(['&', '|'])} ({rng.choice(texts)})" for one in texts[:20]]
     read = [read_property(text) for text in texts]
-    asked = [Property(model, one) for one in read]
+    asked = [Requirement(model, one) for one in read]
     held: list[list[Any]] = [[check(chain, one).holds for one in read] for chain in chains(model, rng)]
     pairs = [(i, j) for i in range(len(read)) for j in range(len(read)) if i != j and asked[i].implies(asked[j])]
     assert len(pairs) > len(texts), "too few to say anything"

@@ -19,8 +19,10 @@ from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
-from loomrl.serving.controls.controls import LAPSED, Change, Controls, SavedControls
+from loomrl.serving.controls.controls import LAPSED, Change, Controls
 from loomrl.serving.controls.elapsed import Countdown
+from loomrl.serving.controls.order_file import SavedControls
+from loomrl.serving.controls.order_store import OrderStore
 from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE, not_replaced
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
@@ -409,16 +411,16 @@ def test_what_is_numbered_while_it_is_written_is_not_set_again_on_top_of_its_end
     loomrl_home: Path, database: LoomDB, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = Controls("cartpole"), Controls("cartpole")
-    write = one._write
+    write = one._store.write
 
     def numbered_meanwhile(wanted: SavedControls) -> None:
         write(wanted)
-        monkeypatch.setattr(one, "_write", write)  # once
+        monkeypatch.setattr(one._store, "write", write)  # once
         with monkeypatch.context() as slow:  # who exchanges waits for the file, which is held
             slow.setattr(one, "_save", lambda: None)
             one.exchange(database)
 
-    monkeypatch.setattr(one, "_write", numbered_meanwhile)
+    monkeypatch.setattr(one._store, "write", numbered_meanwhile)
     say(one, what, True)
     other.refresh()
     assert is_strict(other)
@@ -675,19 +677,19 @@ def test_a_lapse_leaves_in_force_what_renewed_the_override_at_the_last_moment(
     server, command = Controls("cartpole"), Controls("cartpole")
     server.set_override(lasting(0.2), "test")
     command.follow()
-    look = Controls._look
+    look = OrderStore.look
 
-    def renewed_meanwhile(self: Controls) -> object:
+    def renewed_meanwhile(self: OrderStore) -> object:
         """It has looked at the file, and is about to lift what is over."""
         found = look(self)
-        if self is server:
-            monkeypatch.setattr(Controls, "_look", look)
+        if self is server._store:
+            monkeypatch.setattr(OrderStore, "look", look)
             wait_for(lambda: next(iter(server._countdowns.values())).seconds_left <= 0.0)
             command._set(OVERRIDE, lasting(3_600.0), "test", "renewed")
             command._save()
         return found
 
-    monkeypatch.setattr(Controls, "_look", renewed_meanwhile)
+    monkeypatch.setattr(OrderStore, "look", renewed_meanwhile)
     server.refresh()
     server.follow()
     for controls in (server, command, Controls("cartpole")):
@@ -918,14 +920,14 @@ def test_a_reserve_of_a_newer_version_is_left_as_it_is(loomrl_home: Path) -> Non
     controls = Controls("cartpole")
     controls.set_override(override(1), "test")
     newer = canonical_json({"format": 99})
-    controls._reserve.write(canonical_json({"format": 99, "digest": sha256(newer)}))
+    controls._store._reserve.write(canonical_json({"format": 99, "digest": sha256(newer)}))
     another = Controls("cartpole")
     switched(another, True)
     assert actions(another) == [1]
     assert "orders may be missing here" in (another.missing or "")
     assert another.unsaved is None
     assert Controls("cartpole").orders == another.orders
-    assert controls._reserve.read() == canonical_json({"format": 99, "digest": sha256(newer)})
+    assert controls._store._reserve.read() == canonical_json({"format": 99, "digest": sha256(newer)})
 
 
 def test_no_flipped_bit_of_the_file_loses_or_changes_an_order(loomrl_home: Path) -> None:
@@ -1108,7 +1110,7 @@ def test_an_override_lapses_while_another_process_holds_the_file(
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waited for it would wait longer than this test does."""
-    monkeypatch.setattr("loomrl.serving.controls.controls._LOCK_SECONDS", 1e6)
+    monkeypatch.setattr("loomrl.serving.controls.order_store._LOCK_SECONDS", 1e6)
     controls = Controls("cartpole", patience_seconds=0.01)
     with FileLock(f"{controls.path}.lock"):
         controls.set_override(lasting(0.2), "test")
@@ -1262,15 +1264,15 @@ def test_what_is_ordered_while_another_order_is_written_is_written_too(
 
 def test_an_order_waits_for_no_file_that_is_read(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does who takes one from another worker."""
-    controls, goes_on, read = Controls("cartpole", patience_seconds=0.01), threading.Event(), Controls._read_file
+    controls, goes_on, read = Controls("cartpole", patience_seconds=0.01), threading.Event(), OrderStore._read_file
     reads = threading.Semaphore(0)
 
-    def hanging(self: Controls) -> SavedControls:
+    def hanging(self: OrderStore) -> SavedControls:
         reads.release()
         assert goes_on.wait(4 * PATIENCE)
         return read(self)
 
-    monkeypatch.setattr(Controls, "_read_file", hanging)
+    monkeypatch.setattr(OrderStore, "_read_file", hanging)
     follower = threading.Thread(target=controls.refresh, args=(True,))
     order = threading.Thread(target=switched, args=(controls, True))
     apart = SavedControls(controls=[given("cartpole", override(1))])
@@ -1531,7 +1533,7 @@ def test_a_read_that_fails_in_whatever_way_is_no_success(loomrl_home: Path, monk
     def broken(*_: object) -> SavedControls:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Controls, "_read", broken)
+    monkeypatch.setattr(OrderStore, "read", broken)
     controls._stamp = None
     with pytest.raises(ArtifactError, match="no room"):
         controls.follow()

@@ -112,12 +112,12 @@ class _Asked(Demand):
 
 def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:
     """What each property asks for, by claim id; of a single one, and of those that are not examined, nothing."""
-    from loomrl.safety.model_checking.implication import Property
+    from loomrl.safety.model_checking.implication import Requirement
 
     if len(config.properties) < 2 or is_recurrent(context.policy):
         return {}
     model = _modelled(context.snapshot_folder).model
-    return {f"{NAME}.{prop.name}": _Asked((NAME, Property(model, _parsed(prop)))) for prop in config.properties}
+    return {f"{NAME}.{prop.name}": _Asked((NAME, Requirement(model, _parsed(prop)))) for prop in config.properties}
 
 
 def _statement(prop: ModelPropertyConfig) -> str:

@@ -58,7 +58,7 @@ class _Path:
     grows: bool = False
 
 
-class Property:
+class Requirement:
     """A property of a model's initial states, in a form that can be compared.
 
     Raises:
@@ -71,7 +71,7 @@ class Property:
         # One limit alone is on the expectation over the initial states; one among others holds in each of them.
         self._is_expected = prop.op in ("probability", "reward_value") and int(initial.sum()) > 1
 
-    def implies(self, other: "Property") -> bool:
+    def implies(self, other: "Requirement") -> bool:
         """Whether the other one surely holds where this one does."""
         return (other._is_expected or not self._is_expected) and _implies(self._formula, other._formula)
 

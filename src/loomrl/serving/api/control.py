@@ -22,7 +22,7 @@ from loomrl.serving.api.replies import (
 from loomrl.serving.api.status import Status, describe, show_roles
 from loomrl.serving.api.tensors import parameters_of
 from loomrl.serving.context import ServerContext
-from loomrl.serving.controls.controls import SavedControls
+from loomrl.serving.controls.order_file import SavedControls
 from loomrl.serving.controls.overrides import OverrideOrder
 from loomrl.serving.controls.plan import KillSwitchOrder, PlanOrder
 from loomrl.serving.decisions.actions import check_action

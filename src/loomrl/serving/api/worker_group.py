@@ -18,7 +18,7 @@ import orjson
 from loomrl.serving.api.inference_protocol import DEFAULT_AGENT
 from loomrl.serving.api.tensors import parameters_of, split
 from loomrl.serving.context import GUARDIAN, ServerContext
-from loomrl.serving.controls.controls import SavedControls
+from loomrl.serving.controls.order_file import SavedControls
 from loomrl.serving.decisions.requests import parse_feedback, parse_json, parse_requests
 from loomrl.serving.policy.roles import Roles
 from loomrl.serving.workers import joining

@@ -3,56 +3,48 @@
 Each is a control of its own. Its revisions are numbered by LoomDB, which joins the hosts;
 `loomrl.serving.controls.orders` says which of two stands. What is ordered here is in force here at once, in memory, and
 then at the other workers of the server, which are told of it: no file is read before. Then it is written to one file
-per policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second, or where the disk takes
-no file, to the room that is reserved beside it; and given to LoomDB. With LoomDB out of reach the host goes on by
-itself, and settles with the others when it is back. The file has a copy beside it, written first, each with a digest of
-its content. One that is damaged is set aside, and written anew from its copy and what else is known; one that a newer
-LoomRL wrote, or that cannot be read, is left alone, and orders are kept in the reserve. An override with an end lapses
-by elapsed time: an order like any other, which the file forgets after 30 days, once LoomDB has it, which keeps all.
+per policy, `home()/controls/POLICY.json`, which the servers of a host follow within a second
+(`loomrl.serving.controls.order_store`), and given to LoomDB. With LoomDB out of reach the host goes on by itself, and
+settles with the others when it is back. An override with an end lapses by elapsed time: an order like any other, which
+the file forgets after 30 days, once LoomDB has it, which keeps all.
 """
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import chain, count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-import filelock
-from pydantic import model_validator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.numbering import NUM_SHARED, by_name, numbered, reaching_back
-from loomrl.serving.controls.order_file import NewerFormat, opened, sealed
+from loomrl.serving.controls.order_file import SavedControls
+from loomrl.serving.controls.order_store import OrderStore
 from loomrl.serving.controls.orders import (
     KILL_SWITCH,
     NUM_REPLACED,
     PLAN,
     ActiveOrders,
-    document_of,
     is_at_least_as_strict,
     is_readable,
     not_replaced,
     orders_of,
     override_name,
     strictest,
+    with_an_end,
 )
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.peer import Give, Orders, Peer
 from loomrl.serving.controls.plan import KillSwitch, Plan
-from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
-from loomrl.system.files import write_atomic
 from loomrl.system.home import inside
-from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
 
 if TYPE_CHECKING:
@@ -63,76 +55,8 @@ LAPSED = "elapsed time"  # who lifts an override whose time is over
 _KEPT_SECONDS = 60.0  # between writings of what overrides with an end have left: a reboot forgets no more than that
 _COMPARED_SECONDS = 60.0  # between comparisons with LoomDB where it has as many revisions as before: it may be restored
 _LAPSE_KEPT = timedelta(days=30)  # a LoomDB that is restored from a backup may hold the override still
-_NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
 _CONFIRMED_SECONDS = 0.5  # that who orders waits for the other workers: longer than each has to answer
 _FRESH_SECONDS = 1.0  # after which an order no longer replaces what the files are found to hold
-_LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered is in force meanwhile
-_MAX_REASON = 500  # characters of what is wrong with a file
-_DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
-_MISSING = "orders may be missing here"
-
-
-class SavedControls(Document):
-    """What was ordered on this host and is not replaced, and what overrides with an end have left, by their ids."""
-
-    controls: list[Control] = []
-    countdowns: dict[str, Countdown] = {}
-
-    @property
-    def is_from_before_countdowns(self) -> bool:
-        """Whether a LoomRL wrote it that knew of the wall clock alone."""
-        return "countdowns" not in self.model_fields_set
-
-    @model_validator(mode="before")
-    @classmethod
-    def _replaced_apart(cls, found: Any) -> Any:
-        """A file that names what was replaced beside the orders, not in them."""
-        if isinstance(found, dict) and "replaced" in found:
-            found = {**found}
-            replaced = found.pop("replaced")
-            found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
-        return found
-
-    def sealed(self) -> bytes:
-        """As it is kept: with the format, and a digest of the content."""
-        return sealed(self.to_json())
-
-    def write(self, path: Path) -> None:
-        """Write it as it is kept; raises as `Document.write` does."""
-        write_atomic(path, self.sealed())
-
-    @classmethod
-    def opened(cls, text: bytes) -> tuple[Self, bool]:
-        """What `sealed` made, or an earlier version, and whether a digest vouches for it; raises as `opened` does."""
-        content, is_sealed = opened(text)
-        return cls.model_validate(content), is_sealed
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """What a file holds; raises as `opened` does."""
-        return cls.opened(path.read_bytes())[0]
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What a file of orders turned out to be: whole, where neither `damage` nor `closed` is set."""
-
-    saved: SavedControls
-    damage: str | None = None  # what is wrong with it; it is set aside
-    closed: str | None = None  # why it is left alone: a newer LoomRL wrote it, or it cannot be read
-    is_unread: bool = False
-    is_sealed: bool = False  # a digest vouches for it
-    is_there: bool = True
-
-    @property
-    def is_newer(self) -> bool:
-        """Whether a newer LoomRL wrote it."""
-        return self.closed is not None and not self.is_unread
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that it was given is known."""
-        return self.is_there and self.damage is None and self.closed is None
 
 
 @dataclass(frozen=True)
@@ -169,12 +93,8 @@ class Controls:
         patience_seconds: float | None = None,
     ) -> None:
         self.policy, self.path = policy, inside("controls", f"{policy}.json")
-        self._copy_path = self.path.with_suffix(".copy")
-        self._lock_path = Path(f"{self.path}.lock")
         self.orders = ActiveOrders()
         self.unsaved: str | None = None  # why what is in force would not outlive this process
-        self.reserved: str | None = None  # why it is kept in the reserve
-        self.damaged: str | None = None  # what was wrong with a file that was set aside
         self.late: str | None = None  # why none may act for now: it is not read yet
         self.unconfirmed: list[int] = []  # workers that were given an order and did not confirm; they are asked again
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
@@ -189,28 +109,20 @@ class Controls:
         self._fresh: dict[str, tuple[Control, float]] = {}  # ordered here, and when: no file was read since
         self._standing: dict[str, Control] = {}  # of each the strictest; replaced, never changed
         self._written: object = self._known  # what was known when a file last held all of it
-        self._damage: str | None = None  # what is wrong with the file that is there
-        self._closed: str | None = None  # why the file that is there is left alone
-        self._reserve_closed: str | None = None  # and the reserve
         self._unknown_at_start: str | None = None  # why the file may hold what is not known here, until LoomDB told all
         self._unknown_announced: str | None = None  # the same, of what was said to have changed, until it is read
-        self._unread: str | None = None  # what the disk did not give, the last time
-        self._unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
-        self._lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
-        self._is_outdated = False  # an earlier version wrote the file, or it has no whole copy
         self._announced: dict[str, Control] | None = None
         self._countdowns: dict[str, Countdown] = {}  # of overrides with an end, by id
         self._kept = time.monotonic()  # when those were last written
         self._stamp: object = None  # of the files when they were read
         self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
         self._compared = 0.0  # `time.monotonic()` when that was found out
-        _make_files(self.path, self._lock_path)
-        self._reserve = Reserve(self.path.with_suffix(".reserve"))
+        self._store = OrderStore(self.path)
         try:
             self.refresh()
         except ArtifactError as error:
             log.error("%s", error)
-        self._unknown_at_start = self._unheard
+        self._unknown_at_start = self._store.unheard
         self._write_again()
 
     def connect(self, peers: Mapping[int, Give]) -> None:
@@ -235,8 +147,8 @@ class Controls:
 
     def _write_again(self) -> None:
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
-        is_outdated = self._is_outdated and self._patience_seconds is not None  # a command writes what it orders
-        fails = any(why is not None for why in (self.unsaved, self.reserved, self._damage))
+        is_outdated = self._store.is_outdated and self._patience_seconds is not None  # a command writes what it orders
+        fails = any(why is not None for why in (self.unsaved, self.reserved, self._store.damage))
         if self._written is not self._known or fails or is_due or is_outdated:
             self._have_saved(0.0)
 
@@ -254,20 +166,20 @@ class Controls:
                 self._num_said += 1
         try:
             with self._disk:
-                stamp = (self._num_said, self._look())
+                stamp = (self._num_said, self._store.look())
                 if stamp != self._stamp or self._fresh or self._is_over():
                     found, began = self._read_now()
                     with self._lock:
                         self._follow(found, began)
-                        self._stamp = stamp if self._unread is None else None
-                        if self._unread is None:
+                        self._stamp = stamp if self._store.unread is None else None
+                        if self._store.unread is None:
                             self._unknown_announced = None
                         elif has_changed:
                             self._unknown_announced = self.missing
-                        if self._unheard is None:
+                        if self._store.unheard is None:
                             self._unknown_at_start = None
-                    if self._unread is not None:
-                        raise ArtifactError(self._unread)
+                    if self._store.unread is not None:
+                        raise ArtifactError(self._store.unread)
         finally:
             self._lapse()
 
@@ -301,7 +213,7 @@ class Controls:
         with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
             self._have_read()
         num_revisions, mine = database.num_controls(self.policy), self._known
-        is_all_told = self._lost is None and self._unknown_at_start is None
+        is_all_told = self._store.lost is None and self._unknown_at_start is None
         is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS and is_all_told
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
@@ -324,7 +236,7 @@ class Controls:
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
             if failure is None:
-                self._lost = self._unknown_at_start = None  # what was set before the start LoomDB has told
+                self._store.lost = self._unknown_at_start = None  # what was set before the start LoomDB has told
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -339,9 +251,19 @@ class Controls:
         return self._unknown_announced or self._unknown_at_start
 
     @property
+    def reserved(self) -> str | None:
+        """Why what was ordered is kept in the reserve; None where it is in the file."""
+        return self._store.reserved
+
+    @property
+    def damaged(self) -> str | None:
+        """What was wrong with a file that was set aside; None where none was."""
+        return self._store.damaged
+
+    @property
     def missing(self) -> str | None:
         """Why orders may be missing here; None where all that were kept are known."""
-        return self._unheard or self._lost
+        return self._store.unheard or self._store.lost
 
     def revision(self, name: str) -> int:
         """The number of a control's newest revision, as known here; 0 where it was never set."""
@@ -407,7 +329,7 @@ class Controls:
             ArtifactError: when another process holds the file for long, or neither it nor the reserve can be written;
                 nothing has changed.
         """
-        with self._exclusive():
+        with self._store.exclusive():
             self._save_alone()
             with self._lock:
                 known = self.revision(PLAN)
@@ -509,7 +431,7 @@ class Controls:
         with self._lock:
             if not self._is_over():
                 return
-            for control, one in _ending(self._known):
+            for control, one in with_an_end(chain.from_iterable(self._known.values())):
                 if self._countdowns[one.id].seconds_left <= 0.0:
                     why = f"the {one.lifetime_seconds:g} s of override {one.id} are over: {one.reason}"
                     self._order(control.name, None, LAPSED, why, [control])
@@ -547,7 +469,7 @@ class Controls:
         """
         self._countdowns = {
             one.id: self._countdowns.get(one.id) or Countdown.of(one.lifetime_seconds or 0.0)
-            for _, one in _ending(self._known)
+            for _, one in with_an_end(chain.from_iterable(self._known.values()))
         }
 
     # --- at the other workers ---------------------------------------------------------------------------------------
@@ -635,8 +557,8 @@ class Controls:
     def _read_now(self) -> tuple[SavedControls, float]:
         """What `_read` reads, and since when."""
         began = time.monotonic()
-        found = self._read()
-        if self._unread is not None:  # nobody can say what the files held when orders were given before
+        found = self._store.read()
+        if self._store.unread is not None:  # nobody can say what the files held when orders were given before
             with self._lock:
                 self._fresh = self._fresh_since(began)
         return found, began
@@ -680,7 +602,7 @@ class Controls:
         """Write what stands, on top of what other processes wrote meanwhile. Where that fails it is tried again."""
         self._keep_record()
         try:
-            with self._exclusive():
+            with self._store.exclusive():
                 self._save_alone()
         except (ArtifactError, OSError) as error:
             self._report(str(error))
@@ -696,161 +618,15 @@ class Controls:
                 self._follow(found, began)
                 known, wanted = self._known, self._to_save()
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if wanted.controls != found.controls or self.reserved is not None or self._damage is not None or is_due:
-            self._write(wanted)
-        elif self._is_outdated:
+        if wanted.controls != found.controls or self.reserved is not None or self._store.damage is not None or is_due:
+            self._store.write(wanted)
+        elif self._store.is_outdated:
             with suppress(ArtifactError):  # it says the same
-                self._write_both(wanted)
-        stamp = (said, self._look())
+                self._store.write_both(wanted)
+        stamp = (said, self._store.look())
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._kept = known, None, time.monotonic()
-            self._stamp = stamp if self._unread is None else None
-
-    def _write(self, wanted: SavedControls) -> None:
-        """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
-        is reserved, what is not in the file.
-
-        Raises:
-            ArtifactError: when neither takes it.
-        """
-        try:
-            if self._closed is not None:
-                raise ArtifactError(self._closed)
-            if self._damage is not None:
-                self._set_aside(self._damage)
-            self._write_both(wanted)
-        except ArtifactError as error:
-            in_file = self._read_file().controls
-            rest = [one for one in wanted.controls if one not in in_file]
-            short = [_shortened(one, in_file) for one in rest]
-            if self.reserved is None or self._read_reserve().controls not in (rest, short):
-                self._write_reserve(rest, short, wanted.countdowns)
-                log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
-            self.reserved = str(error)
-            return
-        with suppress(ArtifactError):  # the file holds all of it
-            if self._reserve_closed is None and self._reserve.read():
-                self._reserve_twice(b"")
-        self.reserved = None
-
-    def _write_both(self, wanted: SavedControls) -> None:
-        """The copy first: what the file holds, it holds. A damaged copy is kept under another name. With the file
-        locked.
-        """
-        if _found(self._copy_path).damage is not None:
-            with suppress(OSError):
-                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
-        wanted.write(self._copy_path)
-        wanted.write(self.path)
-
-    def _write_reserve(
-        self, rest: Sequence[Control], short: Sequence[Control], countdowns: dict[str, Countdown]
-    ) -> None:
-        """Where there is no room for all, less of what was replaced is named; then what is for all agents goes before
-        what is for one, and new before old.
-
-        Raises:
-            ArtifactError: when not all is kept.
-        """
-        if self._reserve_closed is not None:
-            raise ArtifactError(self._reserve_closed)
-        try:
-            self._reserve_twice(SavedControls(controls=list(rest), countdowns=countdowns).sealed())
-            return
-        except ArtifactError:
-            log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
-        try:
-            self._reserve_twice(SavedControls(controls=list(short), countdowns=countdowns).sealed())
-        except ArtifactError:
-            ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
-            while ranked := ranked[: len(ranked) * 9 // 10]:
-                with suppress(ArtifactError):
-                    self._reserve_twice(SavedControls(controls=ranked).sealed())
-                    break
-            raise
-
-    def _reserve_twice(self, text: bytes) -> None:
-        """In both slots, one after the other: where a byte of one changes, the other has it.
-
-        Raises:
-            ArtifactError: when it is too long, or the disk fails.
-        """
-        for _ in range(2):
-            self._reserve.write(text)
-
-    def _read(self) -> SavedControls:
-        """What stands in the file, or in its copy where the file is not whole, and in the reserve. `missing` says what
-        could not be read.
-        """
-        self._unread = self._unheard = None
-        found, reserved = self._read_file(), self._read_reserve()
-        return SavedControls(
-            controls=[*found.controls, *reserved.controls],
-            countdowns={**reserved.countdowns, **found.countdowns},
-        )
-
-    def _read_file(self) -> SavedControls:
-        found = _found(self.path)
-        if found.is_whole:
-            self._damage = self._closed = None
-            copy = _found(self._copy_path)
-            self._is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
-            return found.saved
-        copy = _found(self._copy_path)
-        self._closed = found.closed or (copy.closed if copy.is_newer else None)
-        self._damage, self._is_outdated = found.damage, False
-        if not (found.is_there or copy.is_there):
-            return found.saved  # nothing was ordered yet
-        if not found.is_there:
-            self._damage = f"{self.path} is gone"
-        if found.is_unread:
-            self._unread = found.closed
-        if self._closed is not None and (found.is_newer or not copy.is_whole):
-            self._unheard = f"{self._closed}; {_MISSING}"
-        elif not copy.is_whole:
-            self._lost = f"{self._damage}, and there is no whole copy of it: {_MISSING}"
-        if found.is_newer:
-            return found.saved  # what the copy says may be over
-        return SavedControls(
-            controls=[*found.saved.controls, *copy.saved.controls],
-            countdowns={**found.saved.countdowns, **copy.saved.countdowns},
-        )
-
-    def _set_aside(self, damage: str) -> None:
-        """Keep the damaged file under another name; with the file locked.
-
-        Raises:
-            ArtifactError: when it cannot be renamed.
-        """
-        try:
-            kept = f"; it is kept as {_renamed(self.path).name}"
-        except FileNotFoundError:
-            kept = ""
-        except OSError as error:
-            raise ArtifactError(f"{damage}; it cannot be set aside: {error.strerror}") from error
-        self.damaged, self._damage = f"{damage}{kept}", None
-        log.error("%s", self.damaged)
-
-    def _read_reserve(self) -> SavedControls:
-        self._reserve_closed = None
-        try:
-            text = self._reserve.read()
-            return SavedControls.opened(text)[0] if text else SavedControls()
-        except ArtifactError as error:
-            self._unread = str(error)
-            self._unheard = self._unheard or f"{error}; {_MISSING}"
-        except (NewerFormat, *_DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
-            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
-            self._reserve_closed = on_one_line(f"{why} remove it")[:_MAX_REASON]
-            self._unheard = self._unheard or f"{self._reserve_closed}; {_MISSING}"
-        return SavedControls()
-
-    def _look(self) -> object:
-        """What changes with the files; another each time where the disk does not say."""
-        try:
-            return _stamp_of(self.path), _stamp_of(self._copy_path), self._reserve.stamp
-        except OSError:
-            return object()
+            self._stamp = stamp if self._store.unread is None else None
 
     def _keep_record(self) -> None:
         if self._keep is not None:
@@ -866,59 +642,6 @@ class Controls:
             self._announced = self._standing
             self._announce()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """No other process writes the file. Taken before `_lock`: who decides takes that, and waits for no process.
-
-        Raises:
-            ArtifactError: when another one holds it for long, or it cannot be had.
-        """
-        lock = filelock.FileLock(self._lock_path, timeout=_LOCK_SECONDS)
-        try:
-            lock.acquire()
-        except (filelock.Timeout, OSError) as error:
-            raise ArtifactError(f"{self._lock_path} is not to be had: {error}; see who holds it") from error
-        try:
-            yield
-        finally:
-            lock.release()
-
-
-def _found(path: Path) -> _Found:
-    """What a file of orders holds; nothing is raised."""
-    nothing = SavedControls(countdowns={})
-    try:
-        saved, is_sealed = SavedControls.opened(path.read_bytes())
-    except FileNotFoundError:
-        return _Found(nothing, is_there=False)
-    except NewerFormat as error:
-        return _Found(nothing, closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
-    except _DAMAGES as error:
-        return _Found(nothing, damage=on_one_line(f"{path} is damaged: {error}")[:_MAX_REASON])
-    except OSError as error:
-        return _Found(nothing, closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
-    unreadable = [one.name for one in saved.controls if not is_readable(one)]
-    if saved.is_from_before_countdowns:
-        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in _ending(by_name(saved.controls))}
-        saved = saved.model_copy(update={"countdowns": left})
-    damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
-    return _Found(saved, damage=on_one_line(damage)[:_MAX_REASON] or None, is_sealed=is_sealed)
-
-
-def _stamp_of(path: Path) -> tuple[int, int] | None:
-    """What changes with a file; None where there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
-
-
-def _renamed(path: Path) -> Path:
-    """Where a damaged file is kept from now on."""
-    aside = next(one for number in count(1) if not (one := Path(f"{path}.damaged-{number}")).exists())
-    return path.rename(aside)
-
 
 def _replacing(order: Control, others: Sequence[Control]) -> Control:
     """A copy of an order that also names these others, which it replaces, and follows on them."""
@@ -932,22 +655,6 @@ def _replacing(order: Control, others: Sequence[Control]) -> Control:
     return order.model_copy(update=update)
 
 
-def _shortened(order: Control, in_file: Iterable[Control]) -> Control:
-    """As it names the newest orders that it replaces, and those that still stand in the file."""
-    if order.replaces is None:
-        return order
-    kept = {one.identity for one in in_file if one.name == order.name} | {*order.replaces[-_NUM_REPLACED_IN_RESERVE:]}
-    return order.model_copy(update={"replaces": [one for one in order.replaces if one in kept]})
-
-
-def _ending(known: Mapping[str, Iterable[Control]]) -> Iterator[tuple[Control, Override]]:
-    """The overrides with an end among orders."""
-    for control in filter(is_readable, chain.from_iterable(known.values())):
-        one = document_of(control)
-        if isinstance(one, Override) and one.lifetime_seconds is not None:
-            yield control, one
-
-
 def _is_long_over(orders: Sequence[Control]) -> bool:
     """Whether all that is left of an agent's override is that it lapsed long ago; never before LoomDB, which may hold
     the override, has numbered that.
@@ -956,21 +663,6 @@ def _is_long_over(orders: Sequence[Control]) -> bool:
     return all(one.actor == LAPSED and one.made_from is None and now - one.created > _LAPSE_KEPT for one in orders)
 
 
-def _left_by_the_wall_clock(one: Override) -> float:
-    """Seconds, of an override with an end; at most its lifetime."""
-    return min(max((one.expires or 0.0) - time.time(), 0.0), one.lifetime_seconds or 0.0)
-
-
 def _storable(text: str) -> str:
     """As every database takes it: without NUL, and without bytes of a command line that are no UTF-8."""
     return text.encode(errors="replace").decode().replace("\0", "?")
-
-
-def _make_files(path: Path, lock_path: Path) -> None:
-    """The folder, and the file that is locked: a full disk takes no new one later."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not lock_path.exists():
-            lock_path.touch()
-    except OSError as error:
-        raise ArtifactError(f"cannot make {lock_path}: {error.strerror}; check LOOMRL_HOME") from error

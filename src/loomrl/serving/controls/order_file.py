@@ -1,16 +1,29 @@
-"""The form of a file of orders: a format number, and a digest of all the rest, so that damage is told from news.
+"""A file of orders: what it holds, with a format number and a digest of all the rest, so that damage is told from news.
 
 A file whose digest is not that of its content is damaged, whatever it says. Of one that is whole, `format` says whether
 a newer LoomRL wrote it. Earlier versions wrote neither.
 """
 
 import json
+import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
-from loomrl.system.files import canonical_json, sha256
+from pydantic import model_validator
+
+from loomrl.serving.controls.elapsed import Countdown
+from loomrl.serving.controls.orders import is_readable, with_an_end
+from loomrl.serving.controls.overrides import Override
+from loomrl.storage.loomdb.records import Control
+from loomrl.system.files import canonical_json, sha256, write_atomic
+from loomrl.system.plain import on_one_line
+from loomrl.system.schema import Document
 
 FORMAT = 2  # one more with every key, or kind of order, that the version before could not read
+DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
+MAX_REASON = 500  # characters of what is wrong with a file
 _EARLIER = {"controls", "countdowns", "replaced"}  # the keys that files without a format may have
 
 
@@ -44,3 +57,92 @@ def opened(text: bytes) -> tuple[dict[str, Any], bool]:
         raise NewerFormat(f"its format is {found['format']}, and this LoomRL knows {FORMAT} at most")
     del found["format"]
     return found, True
+
+
+class SavedControls(Document):
+    """What was ordered on this host and is not replaced, and what overrides with an end have left, by their ids."""
+
+    controls: list[Control] = []
+    countdowns: dict[str, Countdown] = {}
+
+    @property
+    def is_from_before_countdowns(self) -> bool:
+        """Whether a LoomRL wrote it that knew of the wall clock alone."""
+        return "countdowns" not in self.model_fields_set
+
+    @model_validator(mode="before")
+    @classmethod
+    def _replaced_apart(cls, found: Any) -> Any:
+        """A file that names what was replaced beside the orders, not in them."""
+        if isinstance(found, dict) and "replaced" in found:
+            found = {**found}
+            replaced = found.pop("replaced")
+            found["controls"] = [{"replaces": replaced.get(one["name"]), **one} for one in found["controls"]]
+        return found
+
+    def sealed(self) -> bytes:
+        """As it is kept: with the format, and a digest of the content."""
+        return sealed(self.to_json())
+
+    def write(self, path: Path) -> None:
+        """Write it as it is kept; raises as `Document.write` does."""
+        write_atomic(path, self.sealed())
+
+    @classmethod
+    def opened(cls, text: bytes) -> tuple[Self, bool]:
+        """What `sealed` made, or an earlier version, and whether a digest vouches for it; raises as `opened` does."""
+        content, is_sealed = opened(text)
+        return cls.model_validate(content), is_sealed
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What a file holds; raises as `opened` does."""
+        return cls.opened(path.read_bytes())[0]
+
+
+@dataclass(frozen=True)
+class FileFound:
+    """What a file of orders turned out to be: whole, where neither `damage` nor `closed` is set."""
+
+    saved: SavedControls
+    damage: str | None = None  # what is wrong with it; it is set aside
+    closed: str | None = None  # why it is left alone: a newer LoomRL wrote it, or it cannot be read
+    is_unread: bool = False
+    is_sealed: bool = False  # a digest vouches for it
+    is_there: bool = True
+
+    @property
+    def is_newer(self) -> bool:
+        """Whether a newer LoomRL wrote it."""
+        return self.closed is not None and not self.is_unread
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that it was given is known."""
+        return self.is_there and self.damage is None and self.closed is None
+
+
+def found_in(path: Path) -> FileFound:
+    """What a file of orders holds; nothing is raised."""
+    nothing = SavedControls(countdowns={})
+    try:
+        saved, is_sealed = SavedControls.opened(path.read_bytes())
+    except FileNotFoundError:
+        return FileFound(nothing, is_there=False)
+    except NewerFormat as error:
+        return FileFound(nothing, closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
+    except DAMAGES as error:
+        return FileFound(nothing, damage=on_one_line(f"{path} is damaged: {error}")[:MAX_REASON])
+    except OSError as error:
+        return FileFound(nothing, closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
+    unreadable = [one.name for one in saved.controls if not is_readable(one)]
+    if saved.is_from_before_countdowns:
+        left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in with_an_end(saved.controls)}
+        saved = saved.model_copy(update={"countdowns": left})
+    damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
+    return FileFound(saved, damage=on_one_line(damage)[:MAX_REASON] or None, is_sealed=is_sealed)
+
+
+def _left_by_the_wall_clock(one: Override) -> float:
+    """Seconds, of an override with an end; at most its lifetime."""
+    return min(max((one.expires or 0.0) - time.time(), 0.0), one.lifetime_seconds or 0.0)

@@ -7,7 +7,7 @@ fewer agents be decided for by versions on trial. Of two that are equally strict
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -160,3 +160,11 @@ def _strictness(control: Control) -> tuple[float, ...]:
     if isinstance(document, Override):
         return (1.0 if document.version is not None else 2.0,)
     return (float(document is not None),)
+
+
+def with_an_end(controls: Iterable[Control]) -> Iterator[tuple[Control, Override]]:
+    """The overrides with an end among orders."""
+    for control in filter(is_readable, controls):
+        one = document_of(control)
+        if isinstance(one, Override) and one.lifetime_seconds is not None:
+            yield control, one

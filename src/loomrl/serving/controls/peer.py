@@ -8,7 +8,7 @@ from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
 
 if TYPE_CHECKING:
-    from loomrl.serving.controls.controls import SavedControls
+    from loomrl.serving.controls.order_file import SavedControls
 
 Give = Callable[["SavedControls"], "SavedControls | None"]  # to another worker; what that knows, None if not confirmed
 Orders = Mapping[str, tuple[Control, ...]]  # by name; replaced, never changed
