@@ -291,7 +291,7 @@ def test_a_path_that_may_reach_more_or_pass_through_more_is_likelier(monkeypatch
         "d": 'P<=0.2 [ X "crash" ]',
         "e": 'P>=0.9 [ "end" W !("crash"|"end") ]',
     }
-    assert covered_in_a_model(monkeypatch, rare) == {"ab", "ac", "ad", "bc", "bd", "ec"}
+    assert covered_in_a_model(monkeypatch, rare) == {"ab", "ac", "ad", "ae", "bc", "bd", "be", "ec"}
     sure = {"a": 'P>=0.9 [ F "crash"|"end" ]', "b": 'P>=0.9 [ F "crash" ]', "c": 'P>=0.9 [ F P>=0.5 [ X "crash" ] ]'}
     assert covered_in_a_model(monkeypatch, sure) == {"ba"}
     nested = {
@@ -316,6 +316,34 @@ def test_what_costs_nothing_back_is_more_the_longer_it_goes_on(monkeypatch: pyte
         "i": 'R{"gain"}<=4 [ F s=2 ]',
     }
     assert covered_in_a_model(monkeypatch, costs) == {"ab", "cd", "gi"}
+
+
+def test_the_same_in_other_words_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is met at least so often is missed at most so often; an until that needs no end asks for less."""
+    words = {
+        "a": 'P>=0.9 [ X "crash" ]',
+        "b": 'P<=0.1 [ X !"crash" ]',
+        "c": 'P>=0.9 [ !"end" U "crash" ]',
+        "d": 'P>=0.9 [ !"end" W "crash" ]',
+        "e": 'P<=0.1 [ F<=1 "end" ]',
+        "f": 'P>=0.9 [ X !"end" ]',
+        "g": 'P>=0.9 [ G !"end" ]',
+        "h": 'P>0.9 [ F "crash" ]',
+        "i": 'P<0.1 [ G !"crash" ]',
+    }
+    first = {"ab", "ba", "af", "bf", "cd", "ef", "ge", "gf", "gd", "hi", "ih"}
+    assert covered_in_a_model(monkeypatch, words) == first
+    ends = {
+        "a": 'P>0 [ G !"crash" ] & s<2',
+        "b": 'P<=1 [ F "crash" ] & s<2',  # the latter alone
+        "c": 'P<1 [ F "crash" ] & s<2',
+        "d": 'P>0.1 [ F (s<2 & P>0.5 [ X "end" ] & s>0) ] & s<2',
+        "e": 'P>0.1 [ F (P>0.5 [ X "end" ] & s=1) ] & s<2',
+    }
+    assert covered_in_a_model(monkeypatch, ends) == {"ab", "cb", "db", "eb", "ac", "ca", "de", "ed"}
+    sure = {"a": 'P<=0 [ F "crash" ]', "b": '!(P>0 [ F "crash" ])', "c": 'P<=0.5 [ F "crash" ]'}
+    several = replace(STATES, initial=np.array([0.5, 0.0, 0.5]))
+    assert covered_in_a_model(monkeypatch, sure, several) == {"ab", "ba", "ac", "bc"}
 
 
 def test_properties_that_are_joined_are_compared_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,6 +511,8 @@ HOLES = '("terminated" & s!=63)'
         ('R{"reward"}<=0.5 [ C<=13 ]', True),  # it is fourteen moves away
         ('R{"reward"}<=0.5 [ F s=63 ]', False),
         ('P<=0.5 [ F P>=0.5 [ X "terminated" ] ]', False),
+        ("P>=0.5 [ F s=7 ] => P<=0.1 [ F s=56 ]", False),  # who goes to the one corner first, and then to the other
+        ("P>=0.5 [ F s=7 ] => P<=0.1 [ F<=6 s=56 ]", True),  # it is seven moves away
     ],
 )
 def test_a_property_of_a_model_that_other_actions_break_counts(prop: str, is_labelled: bool) -> None:

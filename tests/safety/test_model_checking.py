@@ -17,7 +17,12 @@ from loomrl.errors import ConfigError
 from loomrl.safety import replay as safety_replay
 from loomrl.safety.case.document import read_case
 from loomrl.safety.checks import model_checking
-from loomrl.safety.checks.model_checking import ModelCheckingConfig, ModelPropertyConfig, check_spaces
+from loomrl.safety.checks.model_checking import (
+    ModelCheckingConfig,
+    ModelPropertyConfig,
+    check_environment,
+    check_spaces,
+)
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.gate import recheck_local
 from loomrl.safety.replay import replay
@@ -159,6 +164,30 @@ def test_what_can_be_refused_before_training_is() -> None:
     config = ModelCheckingConfig.model_validate({"properties": [{"name": "safe", "property": "P<=0.1 [ F"}]})
     with pytest.raises(ConfigError, match="safe: .*ends too early"):
         check_spaces(config, spaces.Discrete(16), spaces.Discrete(4))
+
+
+@pytest.mark.parametrize(
+    ("prop", "message"),
+    [
+        ('P<=0.1 [ F "home" ]', 'safe: line 1: there is no label "home"'),
+        ("P<=0.1 [ F s=5 ] = true", "safe: P and R stand among conditions joined by"),
+        ("(s=0 ? P<=0.1 [ F s=5 ] : true)", "safe: P and R stand among conditions joined by"),
+        ('R{"gold"}<=1 [ F s=5 ]', 'safe: there are no rewards "gold"'),
+        ("P<=1.5 [ F s=5 ]", "safe: a probability's limit lies between 0 and 1"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused_before_training(discrete: Policy, prop: str, message: str) -> None:
+    config = ModelCheckingConfig.model_validate({"properties": [{"name": "safe", "property": prop}]})
+    with pytest.raises(ConfigError, match=message):
+        check_environment(config, discrete.environment)
+
+
+def test_a_condition_on_initial_states_says_nothing_of_the_policy(discrete: Policy, tmp_path: Path) -> None:
+    case = examine(discrete, tmp_path / "safety", settings(("starts", "s=0")))
+    (claim,) = (one for one in case.claims if one.id == "model_checking.starts")
+    assert claim.verdict is Verdict.PROVED
+    assert claim.label is not None
+    assert claim.label.kind is LabelKind.CANNOT_BE_FALSE
 
 
 def test_an_environment_without_a_model_is_refused(good: Policy, tmp_path: Path) -> None:

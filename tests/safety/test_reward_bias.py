@@ -21,11 +21,12 @@ from loomrl.safety.checks.reward_bias import FeatureConfig, RewardBiasConfig, ch
 from loomrl.safety.config import SafetyConfig
 from loomrl.safety.replay import replay
 from loomrl.training.config import TrainingConfig
-from loomrl.types import Episode, SafetyCase, Verdict
+from loomrl.types import Episode, LabelKind, SafetyCase, Verdict
 from tests.support.trained import EVALUATION, Policy, evaluate, examine, train, without_long_searches
 
 LENDING = '''
-"""Lend or not, by what an applicant earns. `favour` rewards lending to one group more; `handicap` lowers its income."""
+"""Lend or not, by what an applicant earns. `favour` rewards lending to one group more; `handicap` lowers its income, or
+only that of groups after `late`."""
 
 import numpy as np
 from gymnasium import spaces
@@ -50,7 +51,8 @@ class Lending(BaseEnvironment):
 
     def look(self):
         group = self.config.get("group", 0)
-        self.income = float(self.np_random.normal()) - self.config.get("handicap", 0.0) * group
+        behind = max(group - self.config.get("late", 0), 0)
+        self.income = float(self.np_random.normal()) - self.config.get("handicap", 0.0) * behind
         return np.array([np.clip(self.income, -5, 5), group], np.float32)
 '''
 
@@ -126,6 +128,49 @@ def test_a_value_that_matters_no_more_is_not_found_again(
     bound = claim.bound.model_copy(update={"limit": limit})
     changed = replace(failure, claim=claim.model_copy(update={"bound": bound}), document=document)
     assert not reward_bias.replay(changed).reproduced
+
+
+@pytest.mark.parametrize("lending", [{"handicap": 0.8, "late": 1, "favour": 0.0}], ids=["late"], indirect=True)
+def test_each_value_must_be_compared(lending: tuple[str, Policy], tmp_path: Path) -> None:
+    """What many other values show says nothing of the one that no step could be compared with."""
+    case = examine(lending[1], tmp_path / "all", settings(values=[0, 1, 2]))
+    claim = claims_of(case)["group.reward"]
+    assert (claim.verdict, claim.num_samples) == (Verdict.UNDECIDED, 800)
+    assert "with group 2 0 of 800 steps could be compared" in claim.finding
+    assert claim.examined.startswith("800 pairs of a step with the first value")
+    case = examine(lending[1], tmp_path / "one", settings(values=[0, 1]))
+    assert claims_of(case)["group.reward"].verdict is Verdict.SUPPORTED
+    case = examine(lending[1], tmp_path / "none", settings(values=[0, 2]))
+    assert claims_of(case)["group.reward"].examined.startswith("nothing: no step could be compared")
+
+
+@pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
+@pytest.mark.parametrize(
+    ("more", "labelled"),
+    [
+        ({"outcome_margin": 1.0}, []),
+        ({"outcome_margin": 1e3}, ["group.outcome"]),
+        ({"parameter": "gruop", "outcome_margin": 1.0}, ["group.outcome", "group.reward"]),
+    ],
+)
+def test_a_feature_that_leaves_no_trace_is_not_counted(
+    lending: tuple[str, Policy], tmp_path: Path, more: dict[str, Any], labelled: list[str]
+) -> None:
+    """It may be another's name; nor is a difference that nothing which was seen could reach."""
+    found = claims_of(examine(lending[1], tmp_path / "safety", settings(**more)))
+    labels = {name: claim.label for name, claim in found.items() if claim.label is not None}
+    assert all(label.kind is LabelKind.NEVER_BROKEN for label in labels.values())
+    assert sorted(labels) == labelled
+    assert all(("no value of gruop changed anything" in one.reason) is ("parameter" in more) for one in labels.values())
+
+
+@pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
+def test_a_tolerance_larger_than_every_reward_is_not_counted(lending: tuple[str, Policy], tmp_path: Path) -> None:
+    feature = {"name": "group", "parameter": "group", "values": [0, 1], "observed_as": ["observation[1]"]}
+    for tolerance, is_labelled in ((1.0, True), (0.99, False)):
+        checks = without_long_searches(reward_bias={"features": [feature], "reward_tolerance": tolerance})
+        case = examine(lending[1], tmp_path / f"{tolerance}", SafetyConfig(num_episodes=80, checks=checks))
+        assert (claims_of(case)["group.reward"].label is not None) is is_labelled
 
 
 @pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)

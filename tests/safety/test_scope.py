@@ -418,6 +418,42 @@ def test_a_return_is_the_length_where_every_step_earns_1(
         assert labelled(monkeypatch, order, [CALM])["return"] is None, "the policy's own episodes alone do not tell"
 
 
+def test_where_every_step_costs_as_much_a_return_is_a_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No less than -1.5 is no longer than 15 steps of -0.1."""
+    calm = replace(CALM, reward=np.full_like(CALM.reward, -0.1))
+    sooner = ConstraintConfig(name="sooner", quantity="return", low=-1.5, max_probability=0.1)
+    later = ConstraintConfig(name="later", quantity="length", high=16, max_probability=0.1)
+    earlier = ConstraintConfig(name="earlier", quantity="length", high=14, max_probability=0.1)
+    other = episode([0.0] * 20, True, -0.1)
+    found = labelled(monkeypatch, [later, sooner], [calm], other)
+    assert (found["later"], found["sooner"]) == ("sooner", None)
+    assert labelled(monkeypatch, [sooner, earlier], [calm], other)["sooner"] == "earlier"
+
+
+def test_a_quantity_by_another_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is not told at every step: what is told nothing of costs nothing, and is not known."""
+    told, untold = (replace(CALM, info={"cost": np.array([0.0] * 8 + [cost])}) for cost in (0.5, np.nan))
+    other = replace(told, info={"cost": np.ones(9)}, action=np.ones_like(CALM.action))
+    limits = [
+        ConstraintConfig(name="cost", quantity="cost", high=0.6),
+        ConstraintConfig(name="info", quantity="info.cost", high=0.7),
+        ConstraintConfig(name="action", quantity="action", high=0.6),
+        ConstraintConfig(name="first", quantity="action[0]", high=0.7),
+    ]
+    found = labelled(monkeypatch, limits, [told], other)
+    assert (found["info"], found["first"]) == ("cost", "action")
+    assert repeats._by_one_name({"info": limits[1]}, [untold])["info"].quantity == "info.cost"
+
+
+@pytest.mark.parametrize(("high", "is_one"), [(0.4, True), (0.5, False)])
+def test_less_than_any_step_costs_is_nothing(monkeypatch: pytest.MonkeyPatch, high: float, is_one: bool) -> None:
+    costly = replace(CALM, info={"cost": np.array([0.0] * 4 + [0.5] + [0.0] * 4)})
+    free = replace(CALM, info={"cost": np.zeros(9)})
+    step = ConstraintConfig(name="step", quantity="cost", high=0.0)
+    total = ConstraintConfig(name="total", quantity="episode_cost", high=high)
+    assert (labelled(monkeypatch, [step, total], [free], *[costly] * 3, *[free] * 3)["total"] == "step") is is_one
+
+
 @pytest.mark.parametrize(
     ("limits", "num_counted"),
     [

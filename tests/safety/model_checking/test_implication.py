@@ -65,10 +65,10 @@ def limited(rng: np.random.Generator, depth: int) -> str:
         path = rng.choice([f"F {condition(rng, 0)}", f"C<={rng.integers(4)}"])
         name = rng.choice(["", '{"gain"}', '{"cost"}'])
         return f"R{name}{relation}{rng.choice([0.5, 1.0, 1.5])} [ {path} ]"
-    steps = rng.choice(["", "<=n", "<=2", "<3", "<=1"])
+    steps = rng.choice(["", "<=n", "<=2", "<3", "<=1", "<=0"])
     until = rng.choice([f"{left} U{steps} {right}", f"{left} W {right}"])
     path = rng.choice([f"X {left}", until, f"F{steps} {left}", f"G{steps} {left}"])
-    return f"P{relation}{rng.choice([0.1, 0.5, 0.9])} [ {path} ]"
+    return f"P{relation}{rng.choice([0, 0.1, 0.5, 0.9, 1])} [ {path} ]"
 
 
 def chains(model: FiniteModel, rng: np.random.Generator) -> list[Chain]:

@@ -12,7 +12,7 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
-from loomrl.safety.probing.worlds import play_there, with_held_out_ranges
+from loomrl.safety.probing.worlds import are_alike, play_there, with_held_out_ranges
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
 
 NAME = "held_out_ranges"
@@ -82,9 +82,8 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
 
 def _label(inside: Sequence[Episode], outside: Sequence[Episode]) -> ClaimLabel | None:
     """Of a claim about parameters that change nothing that was observed or earned."""
-    for one, other in zip(inside, outside, strict=True):
-        if not (np.array_equal(one.next_obs, other.next_obs) and np.array_equal(one.reward, other.reward)):
-            return None
+    if not are_alike(inside, outside):
+        return None
     reason = "the held-out values changed nothing that was observed or earned in any episode"
     return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether they matter is not known")
 

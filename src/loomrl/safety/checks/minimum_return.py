@@ -67,10 +67,14 @@ def examine(context: Context, config: MinimumReturnConfig) -> list[Claim]:
 
 def scope(config: MinimumReturnConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
+    least, count = config.min_probability, claim.num_samples or 0
+    false_if = f"so few episodes at the threshold that the upper bound of their share is below {least:g}"
+    if (1 - least) ** count > 1 - (claim.confidence or 1):
+        false_if = f"nothing that {count} episodes can show: were none to reach it, it would be undecided"
     return Scope(
-        f"the returns of {claim.num_samples} episodes on seeds of their own",
+        f"the returns of {count} episodes on seeds of their own",
         "that a high return is what people want; how low the other returns are",
-        f"so few episodes at the threshold that the upper bound of their share is below {config.min_probability:g}",
+        false_if,
     )
 
 

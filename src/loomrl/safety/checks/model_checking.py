@@ -4,7 +4,7 @@ The chain is the environment's finite model with the policy's action in every st
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,10 @@ def check_spaces(config: ModelCheckingConfig, observation_space: Any, action_spa
 
 
 def check_environment(config: ModelCheckingConfig, snapshot_folder: Path) -> None:
-    """Raises `ConfigError` for an environment without a finite model, before anything is trained, and `ArtifactError`
-    where the snapshot was changed."""
+    """Raises `ConfigError` for an environment without a finite model, and for what a property names that the model does
+    not have, before anything is trained; and `ArtifactError` where the snapshot was changed."""
     if config.properties:
-        _modelled(snapshot_folder)
+        _requirements(config, _modelled(snapshot_folder))
 
 
 def _modelled(snapshot_folder: Path) -> Any:
@@ -95,9 +95,9 @@ def replay(failure: Failure) -> Replayed:
 def scope(config: ModelCheckingConfig, claim: Claim) -> Scope:  # noqa: ARG001 - a check's signature
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     return Scope(
-        f"all states of the environment's finite model: {claim.finding}",
+        f"all states of the environment's finite model that this policy can reach: {claim.finding}",
         "that the probabilities of the model are those of the world; the time limit of episodes",
-        "a value in the model that breaks the property's limit",
+        "a value in the model that breaks a limit of the property, or an initial state that breaks its conditions",
     )
 
 
@@ -112,12 +112,21 @@ class _Asked(Demand):
 
 def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:
     """What each property asks for, by claim id; of a single one, and of those that are not examined, nothing."""
-    from loomrl.safety.model_checking.implication import Requirement
-
     if len(config.properties) < 2 or is_recurrent(context.policy):
         return {}
-    model = _modelled(context.snapshot_folder).model
-    return {f"{NAME}.{prop.name}": _Asked((NAME, Requirement(model, _parsed(prop)))) for prop in config.properties}
+    found = _requirements(config, _modelled(context.snapshot_folder))
+    return {f"{NAME}.{name}": _Asked((NAME, requirement)) for name, requirement in found.items()}
+
+
+def _requirements(config: ModelCheckingConfig, modelled: Any) -> dict[str, Any]:
+    from loomrl.safety.model_checking.implication import Requirement
+
+    found = {}
+    for prop in config.properties:
+        parsed = _parsed(prop)
+        with _named(prop):
+            found[prop.name] = Requirement(modelled.model, parsed)
+    return found
 
 
 def _statement(prop: ModelPropertyConfig) -> str:
@@ -135,15 +144,8 @@ def _answer(prop: ModelPropertyConfig, chain: Any) -> Any:
     from loomrl.safety.model_checking.pctl import check
 
     parsed = _parsed(prop)
-    try:
-        answer = check(chain, parsed)
-    except ConfigError as error:
-        raise refusal(NAME, "properties", prop.name)(str(error)) from None
-    if answer.relation is None and answer.low is not None:
-        raise refusal(NAME, "properties", prop.name)(
-            "=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]"
-        )
-    return answer
+    with _named(prop):
+        return check(chain, parsed)
 
 
 def _claim(context: Context, prop: ModelPropertyConfig, chain: Any, modelled: Any) -> Claim:
@@ -180,7 +182,13 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any, modelled: An
 
 
 def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: Any) -> ClaimLabel | None:
-    """Of a limit on a probability that every probability keeps, or of what other policies have as well."""
+    """Of a limit on a probability that every probability keeps, of initial states alone, or of what other policies have
+    as well."""
+    from loomrl.safety.model_checking.pctl import asks
+
+    if not asks(_parsed(prop)):
+        reason = "it is about the states in which episodes begin, and about nothing that a policy does"
+        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
     if _parsed(prop).op.startswith("probability") and (answer.relation, answer.limit) in (("<=", 1), (">=", 0)):
         reason = f"every probability is {answer.relation} {answer.limit:g}"
         return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
@@ -259,7 +267,17 @@ def _written(value: float | None) -> float | str | None:
 def _parsed(prop: ModelPropertyConfig) -> Expression:
     from loomrl.environment.finite.prism.syntax import read_property
 
+    with _named(prop):
+        parsed = read_property(prop.property)
+        if "=?" in parsed.args:
+            raise ConfigError("=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]")
+    return parsed
+
+
+@contextmanager
+def _named(prop: ModelPropertyConfig) -> Iterator[None]:
+    """What is wrong with the property is told with its place in the config."""
     try:
-        return read_property(prop.property)
+        yield
     except ConfigError as error:
         raise refusal(NAME, "properties", prop.name)(str(error)) from None

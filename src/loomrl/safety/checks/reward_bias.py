@@ -23,11 +23,11 @@ from loomrl.safety.case.counterexample import Failure, Replayed
 from loomrl.safety.certified.regions import Component, place_of, refusal
 from loomrl.safety.check import REWARD_BIAS, CheckConfig, Context, Demand, Judgement, Scope
 from loomrl.safety.probing.judging import FEWEST_PAIRS
-from loomrl.safety.probing.worlds import play_in, play_there, with_parameter
+from loomrl.safety.probing.worlds import are_alike, play_in, play_there, with_parameter
 from loomrl.statistics.intervals import holm, largest_unseen, paired_p_below
 from loomrl.statistics.spending import level
 from loomrl.system.schema import Section, demand_distinct
-from loomrl.types import Bound, Claim, Episode, Verdict
+from loomrl.types import Bound, Claim, ClaimLabel, Episode, LabelKind, Verdict
 
 NAME = "reward_bias"
 STAGE = REWARD_BIAS
@@ -91,7 +91,7 @@ def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
         seeds = context.config.seeds[: config.num_episodes]
         worlds = [with_parameter(context.snapshot_folder, feature.parameter, value) for value in feature.values]
         played = [play_there(context, world, seeds, context.rng(NAME)) for world in worlds]
-        claims.append(_reward_claim(context, config, feature, played[0]))
+        claims.append(_reward_claim(context, config, feature, played))
         if feature.outcome_margin is not None:
             claims.append(_outcome_claim(context, feature, played, feature.outcome_margin))
     return claims
@@ -100,9 +100,11 @@ def examine(context: Context, config: RewardBiasConfig) -> list[Claim]:
 def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     if claim.id.endswith(".reward"):
+        if not claim.num_samples:
+            return Scope.nothing(claim.finding)
         return Scope(
-            f"{claim.num_samples} steps, each played with every value of the feature",
-            "steps that were not played; features that nobody declared",
+            f"{claim.num_samples} pairs of a step with the first value of the feature and the same step with another",
+            "steps that were not played, or after which observations differ; features that nobody declared",
             f"a step whose reward differs by more than {config.reward_tolerance:g} for another value",
         )
     return Scope(
@@ -162,6 +164,18 @@ def replay(failure: Failure) -> Replayed:
 # --- outcomes ---------------------------------------------------------------------------------------------------
 
 
+def _label(parameter: str, played: Sequence[Sequence[Episode]], is_larger: bool) -> ClaimLabel | None:
+    """Of a claim that values of a parameter make no difference, where nothing tells that they could: they leave no
+    trace, or what is allowed `is_larger` than all there was."""
+    if all(are_alike(played[0], others) for others in played[1:]):
+        reason = f"no value of {parameter} changed anything in the episodes that were played"
+        return ClaimLabel(
+            kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether the environment knows it is not known"
+        )
+    reason = "no step, or episode, that was played earned more than the difference that is allowed"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason) if is_larger else None
+
+
 def _outcome_claim(
     context: Context, feature: FeatureConfig, played: Sequence[Sequence[Episode]], margin: float
 ) -> Claim:
@@ -218,6 +232,7 @@ def _outcome_claim(
         ],
         num_samples=sum(map(len, returns)),
         finding=finding,
+        label=_label(feature.parameter, played, bool(np.abs(returns).max() <= margin)),
     )
 
 
@@ -328,21 +343,32 @@ class _Step:
 
 
 def _reward_claim(
-    context: Context, config: RewardBiasConfig, feature: FeatureConfig, episodes: Sequence[Episode]
+    context: Context, config: RewardBiasConfig, feature: FeatureConfig, played: Sequence[Sequence[Episode]]
 ) -> Claim:
     """The first value's episodes are played again with each other value, action by action."""
-    hidden = _hidden(feature, context.observation_space)
-    compared, worst = _most_unlike(context.snapshot_folder, feature, hidden, episodes)
-    largest = 0.0 if worst is None else worst.difference
-    total = sum(episode.length for episode in episodes) * (len(feature.values) - 1)
-    enough = compared >= _ENOUGH_COMPARED * total
+    hidden, episodes = _hidden(feature, context.observation_space), played[0]
+    counts, worst = _most_unlike(context.snapshot_folder, feature, hidden, episodes)
+    compared, largest = sum(counts), 0.0 if worst is None else worst.difference
+    length = sum(episode.length for episode in episodes)
+    fewest = int(np.argmin(counts))
+    enough = counts[fewest] >= _ENOUGH_COMPARED * length
     verdict = Verdict.SUPPORTED if enough else Verdict.UNDECIDED
-    finding = f"the largest difference over {compared} of {total} steps is {largest:.3g}"
+    finding = f"the largest difference over {compared} of {length * len(counts)} steps is {largest:.3g}"
     if not compared:
         finding = "no step could be compared: observations differ from the first on; name the components in observed_as"
     elif not enough:
-        finding += "; too few could be compared, because observations come to differ"
-    evidence = {"kind": NAME, "feature": feature.model_dump(mode="json"), "num_steps": compared, "largest": largest}
+        finding += (
+            f"; with {feature.parameter} {feature.values[1 + fewest]!r} {counts[fewest]} of {length} steps could be "
+            "compared, which is too few, because observations come to differ"
+        )
+    evidence = {
+        "kind": NAME,
+        "feature": feature.model_dump(mode="json"),
+        "num_steps": compared,
+        "num_steps_by_value": counts,
+        "largest": largest,
+    }
+    is_larger = all(bool((np.abs(one.reward) <= config.reward_tolerance).all()) for some in played for one in some)
     failure = None
     if largest > config.reward_tolerance and worst is not None:
         verdict, finding = Verdict.REFUTED, _describe_step(feature, worst)
@@ -359,6 +385,7 @@ def _reward_claim(
         bound=Bound(kind="largest difference", measured=largest, limit=config.reward_tolerance, unit="reward"),
         num_samples=compared,
         finding=finding,
+        label=_label(feature.parameter, played, is_larger),
     )
 
 
@@ -371,17 +398,17 @@ def _describe_step(feature: FeatureConfig, found: _Step) -> str:
 
 def _most_unlike(
     snapshot_folder: Path, feature: FeatureConfig, hidden: NDArray[np.bool_], episodes: Sequence[Episode]
-) -> tuple[int, _Step | None]:
-    """How many steps had a twin with another value, and the one that differs most; None where none had."""
-    compared, worst = 0, None
-    for value in feature.values[1:]:
+) -> tuple[list[int], _Step | None]:
+    """How many steps had a twin with each other value, and the one that differs most; None where none had."""
+    counts, worst = [0 for _ in feature.values[1:]], None
+    for place, value in enumerate(feature.values[1:]):
         with closing(construct(with_parameter(snapshot_folder, feature.parameter, value))) as env:
             for episode in episodes:
                 count, found = _compare(env, episode, hidden, value)
-                compared += count
+                counts[place] += count
                 if found is not None and (worst is None or found.difference > worst.difference):
                     worst = found
-    return compared, worst
+    return counts, worst
 
 
 def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[int, _Step | None]:

@@ -1,21 +1,25 @@
 """Which property of a model follows from which, whatever the policy: by rules that need no chain, and miss some.
 
-Formulas are compared part by part. Of two upper limits the lower one is the stricter, of two lower ones the higher. A
-path is likelier the more states it may pass through, the more it may reach, and the more steps it may take; what is
-earned until then, where no step takes some of it away, is the more the less ends it. Not seen is what follows from
-several parts together: P<=0.1 [ F a ] and P<=0.1 [ F b ] give P<=0.2 [ F a|b ].
+Formulas are compared part by part. Each P is a lower limit on the probability of a path, or of missing one: at most 0.1
+to reach a is at least 0.9 to miss it. A path is likelier the more states it may pass through, the more it may reach,
+and the more steps it may take; what is earned until then, where no step takes some of it away, is the more the less
+ends it. Not seen is what follows from several parts together: P<=0.1 [ F a ] and P<=0.1 [ F b ] give
+P<=0.2 [ F a|b ].
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
 from loomrl.environment.finite.model import FiniteModel, Mask
-from loomrl.environment.finite.prism.expressions import evaluate
 from loomrl.environment.finite.prism.syntax import Expression
+from loomrl.errors import ConfigError
 from loomrl.safety.model_checking.forms import as_until
-from loomrl.safety.model_checking.pctl import asks, limit_of, num_steps, reward_of
+from loomrl.safety.model_checking.pctl import asks, limit_of, num_steps, reward_of, where
+
+_SURE, _ALWAYS = (Fraction(1), False), (Fraction(0), False)  # at least 1, and at least 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,7 @@ class _Where:
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """Formulas of which all hold, or any."""
+    """Formulas of which all hold, or any: none of them is one of the same kind, and one at most is a `_Where`."""
 
     parts: "tuple[_Formula, ...]"
     is_all: bool
@@ -35,11 +39,11 @@ class _Joined:
 
 @dataclass(frozen=True, eq=False)
 class _Limited:
-    """A path's probability, or what is earned on it, is at most `limit`, or at least."""
+    """What is asked of a path. Of two claims about one path the one with the larger `strictness` asks for more: the
+    number that is the least, or the negative of the one that is the most, and whether it does not count itself."""
 
     path: "_Path"
-    is_upper: bool
-    limit: float
+    strictness: tuple[float | Fraction, bool]
 
 
 _Formula = _Where | _Joined | _Limited
@@ -47,19 +51,26 @@ _Formula = _Where | _Joined | _Limited
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """X, U, and of a reward F and C, by the grammar's names: a U passes through `through` or its `goal`. `reward` is
-    the name of what is earned, and `grows` says that no step takes some of it away."""
+    """X and U, and of a reward F and C, by the grammar's names: a U passes through `through` or its `goal`.
+
+    `reward` is the name of what is earned, at most or at least so much, as `is_most` says; `grows`, that no step takes
+    some of it away.
+    """
 
     op: str
-    goal: _Formula | None = None
-    through: _Formula | None = None
+    goal: "_Formula | None" = None
+    not_goal: "_Formula | None" = None
+    through: "_Formula | None" = None
+    not_through: "_Formula | None" = None
     steps: float = math.inf
+    is_missed: bool = False  # it is about all paths but these
     reward: str | None = None
+    is_most: bool = False
     grows: bool = False
 
 
 class Requirement:
-    """A property of a model's initial states, in a form that can be compared.
+    """What a property asks of a model's initial states, in a form that can be compared.
 
     Raises:
         ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
@@ -69,7 +80,9 @@ class Requirement:
         initial = model.states.initial > 0.0
         self._formula = _Reader(model).formula(prop, initial)
         # One limit alone is on the expectation over the initial states; one among others holds in each of them.
-        self._is_expected = prop.op in ("probability", "reward_value") and int(initial.sum()) > 1
+        is_alone, formula = prop.op in ("probability", "reward_value"), self._formula
+        is_sure = isinstance(formula, _Limited) and formula.path.reward is None and formula.strictness == _SURE
+        self._is_expected = is_alone and int(initial.sum()) > 1 and not is_sure
 
     def implies(self, other: "Requirement") -> bool:
         """Whether the other one surely holds where this one does."""
@@ -87,46 +100,76 @@ class _Reader:
         """A formula, or that it does not hold, about the states of `at`."""
         op, args = formula.op, formula.args
         if not asks(formula):
-            mask = np.asarray(evaluate(formula, self.states.scope(), self.states.labels), np.bool_)
-            return _Where(np.broadcast_to(mask, at.shape)[at] ^ is_denied)
+            return _Where(where(formula, self.states)[at] ^ is_denied)
         if op == "not_":
             return self.formula(args[0], at, not is_denied)
-        if op in ("probability", "reward_value"):
-            return self._limited(formula, is_denied)
+        if op == "probability":
+            return self._probability(formula, at, is_denied)
+        if op == "reward_value":
+            return self._earned(formula, is_denied)
         if op == "iff":
             ways = (Expression("implies", pair) for pair in (args, args[::-1]))
             return self.formula(Expression("and_", tuple(ways)), at, is_denied)
+        if op not in ("and_", "or_", "implies"):
+            raise ConfigError(f"P and R stand among conditions joined by !, &, |, => and <=>, not in {op!r}")
         first = self.formula(args[0], at, is_denied ^ (op == "implies"))
-        return _Joined((first, self.formula(args[1], at, is_denied)), (op == "and_") ^ is_denied)
+        return _joined((first, self.formula(args[1], at, is_denied)), (op == "and_") ^ is_denied)
 
-    def _limited(self, formula: Expression, is_denied: bool) -> _Limited:
+    def _probability(self, formula: Expression, at: Mask, is_denied: bool) -> _Formula:
         relation, limit = limit_of(formula, self.states.constants)
-        is_upper = relation.startswith("<") ^ is_denied
-        if (relation in ("<", ">")) ^ is_denied:  # the next number beyond
-            limit = float(np.nextafter(limit, -np.inf if is_upper else np.inf))
-        if formula.op == "reward_value":
-            return _Limited(self._earned(formula), is_upper, limit)
         path, is_missed = as_until(formula.args[-1])
-        return _Limited(self._path(path), is_upper ^ is_missed, 1.0 - limit if is_missed else limit)
+        number, is_strict = Fraction(repr(limit)), relation in ("<", ">")
+        if is_denied:
+            is_strict = not is_strict
+        if relation.startswith("<") ^ is_denied:  # at most so often it is met: at least so often it is missed
+            number, is_missed = 1 - number, not is_missed
+        strictness = (number, is_strict)
+        if strictness <= _ALWAYS or strictness > _SURE:
+            return _Where(np.full(int(at.sum()), strictness <= _ALWAYS))
+        return _Limited(self._path(path, is_missed), strictness)
 
-    def _path(self, path: Expression) -> _Path:
+    def _path(self, path: Expression, is_missed: bool) -> _Path:
         if path.op == "next":
-            return _Path(path.op, self.formula(path.args[0], self.everywhere))
+            goal, not_goal = self._either(path.args[0])
+            return _Path(path.op, not_goal, goal) if is_missed else _Path(path.op, goal, not_goal)
         through, steps, goal = path.args
         count = math.inf
         if steps is not None:
             relation, term = steps.args
             count = num_steps(relation, term, self.states.constants)
-        either = self.formula(Expression("or_", (through, goal)), self.everywhere)
-        return _Path(path.op, self.formula(goal, self.everywhere), either, count)
+        passed = self._either(Expression("or_", (through, goal)))
+        return _Path(path.op, *self._either(goal), *passed, count, is_missed)
 
-    def _earned(self, formula: Expression) -> _Path:
+    def _either(self, formula: Expression) -> tuple[_Formula, _Formula]:
+        """A formula about all states, and that it does not hold."""
+        return self.formula(formula, self.everywhere), self.formula(formula, self.everywhere, is_denied=True)
+
+    def _earned(self, formula: Expression, is_denied: bool) -> _Limited:
+        relation, limit = limit_of(formula, self.states.constants)
         name, reward = reward_of(formula, self.model.rewards)
-        path, grows = formula.args[-1], bool((reward >= 0.0).all())
+        path, is_most = formula.args[-1], relation.startswith("<") ^ is_denied
+        strictness = (-limit if is_most else limit, (relation in ("<", ">")) ^ is_denied)
+        asked = _Path(path.op, reward=name, is_most=is_most, grows=bool((reward >= 0.0).all()))
         if path.op == "cumulated":
-            count = num_steps("<=", path.args[0], self.states.constants)
-            return _Path(path.op, steps=count, reward=name, grows=grows)
-        return _Path(path.op, self.formula(path.args[0], self.everywhere), reward=name, grows=grows)
+            return _Limited(replace(asked, steps=num_steps("<=", path.args[0], self.states.constants)), strictness)
+        return _Limited(replace(asked, goal=self.formula(path.args[0], self.everywhere)), strictness)
+
+
+def _joined(parts: tuple[_Formula, ...], is_all: bool) -> _Formula:
+    flat: list[_Formula] = []
+    for part in parts:
+        flat += part.parts if isinstance(part, _Joined) and part.is_all is is_all else [part]
+    masks = [part.mask for part in flat if isinstance(part, _Where)]
+    asked = [part for part in flat if not isinstance(part, _Where)]
+    if not masks:
+        return _Joined(tuple(asked), is_all)
+    mask = (np.logical_and if is_all else np.logical_or).reduce(masks)
+    says_all, says_nothing = (not mask.any(), mask.all()) if is_all else (mask.all(), not mask.any())
+    if says_all or not asked:
+        return _Where(mask)
+    if not says_nothing:
+        return _Joined((*asked, _Where(mask)), is_all)
+    return asked[0] if len(asked) == 1 else _Joined(tuple(asked), is_all)
 
 
 def _implies(one: _Formula | None, other: _Formula | None) -> bool:
@@ -142,25 +185,45 @@ def _implies(one: _Formula | None, other: _Formula | None) -> bool:
         return True
     if isinstance(other, _Where):
         return bool(other.mask.all()) or (isinstance(one, _Where) and not (one.mask & ~other.mask).any())
-    if not (isinstance(one, _Limited) and isinstance(other, _Limited) and one.is_upper is other.is_upper):
-        return False
-    if one.is_upper:
-        return one.limit <= other.limit and _is_as_much(one.path, other.path)
-    return one.limit >= other.limit and _is_as_much(other.path, one.path)
+    if isinstance(one, _Limited) and isinstance(other, _Limited) and one.strictness >= other.strictness:
+        return _is_as_likely(other.path, one.path) if one.path.reward is None else _asks_as_much(one.path, other.path)
+    return False
 
 
-def _is_as_much(one: _Path, other: _Path) -> bool:
-    """Whether a path surely is as likely as another one, or as much is earned on it."""
-    if (one.op, other.op) == ("until", "next"):  # it may be reached at once, too
-        passes = isinstance(one.through, _Where) and bool(one.through.mask.all())
-        return passes and one.steps >= 1 and _implies(other.goal, one.goal)
-    if (one.op, one.reward) != (other.op, other.reward):
+def _is_as_likely(one: _Path, other: _Path) -> bool:
+    """Whether a path is gone wherever another one is: so it is as likely at least."""
+    if one.reward is not None:
         return False
-    if one.op == "next":
+    if one.op == other.op == "next":
         return _implies(other.goal, one.goal)
-    if one.op == "until":
-        wider = _implies(other.goal, one.goal) and _implies(other.through, one.through)
-        return wider and one.steps >= other.steps
+    if other.op == "next":  # a U may be met at once, too
+        return not one.is_missed and _has_next(one, other.goal)
+    if one.op == "next":
+        return other.is_missed and _has_next(other, one.not_goal)
+    if one.is_missed and other.is_missed:
+        return _is_wider(other, one)
+    if one.is_missed:  # neither is met before the other, nor at once
+        return _implies(other.goal, one.not_through) and _implies(one.goal, other.not_through)
+    return not other.is_missed and _is_wider(one, other)
+
+
+def _is_wider(one: _Path, other: _Path) -> bool:
+    """Whether a U is met wherever another U is."""
+    wider = _implies(other.goal, one.goal) and _implies(other.through, one.through)
+    return wider and one.steps >= other.steps
+
+
+def _has_next(until: _Path, goal: _Formula | None) -> bool:
+    """Whether a U is met wherever the next state is in `goal`."""
+    passes = isinstance(until.through, _Where) and bool(until.through.mask.all())
+    return passes and until.steps >= 1 and _implies(goal, until.goal)
+
+
+def _asks_as_much(one: _Path, other: _Path) -> bool:
+    """Whether a limit on what is earned on a path is one on another path, too."""
+    if (one.op, one.reward, one.is_most) != (other.op, other.reward, other.is_most):
+        return False
+    longer, shorter = (one, other) if one.is_most else (other, one)
     if one.op == "cumulated":
-        return one.steps >= other.steps if one.grows else one.steps == other.steps
-    return _implies(one.goal, other.goal) and (one.grows or _implies(other.goal, one.goal))
+        return longer.steps >= shorter.steps if one.grows else one.steps == other.steps
+    return _implies(longer.goal, shorter.goal) and (one.grows or _implies(shorter.goal, longer.goal))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.environment.finite.model import Chain, Floats, Mask
+from loomrl.environment.finite.model import Chain, Floats, Mask, States
 from loomrl.environment.finite.prism.expressions import evaluate, is_boolean
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.environment.finite.reachability import (
@@ -109,7 +109,6 @@ def states_where(chain: Chain, formula: Expression) -> Truth:
 class _Checker:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.scope = chain.states.scope()
 
     def truth(self, formula: Expression) -> Truth:
         """Where a state formula holds."""
@@ -122,8 +121,6 @@ class _Checker:
             return _CONNECT[op](self.truth(args[0]), self.truth(args[1]))
         if op not in ("probability", "reward_value"):
             raise ConfigError(f"P and R stand among conditions joined by !, &, |, => and <=>, not in {op!r}")
-        if _is_question(formula):
-            raise ConfigError("=? asks for a number, and stands alone; inside a property give a limit")
         bounds, (relation, limit) = self.bounds(formula), limit_of(formula, self.chain.states.constants)
         compare = _COMPARE[relation]
         first, second = compare(bounds.low, limit), compare(bounds.high, limit)
@@ -144,10 +141,7 @@ class _Checker:
         return reward_until(self.chain, reward, target.sure)
 
     def _of_state(self, formula: Expression) -> Truth:
-        value = evaluate(formula, self.scope, self.chain.states.labels)
-        if not is_boolean(value):
-            raise ConfigError("a number stands where a condition is needed")
-        mask = np.broadcast_to(np.asarray(value), (len(self.chain.states),))
+        mask = where(formula, self.chain.states)
         return Truth(mask, mask)
 
     def _probability(self, path: Expression) -> ProbabilityBounds:
@@ -197,12 +191,26 @@ def asks(formula: Expression) -> bool:
     return any(asks(arg) for arg in formula.args if isinstance(arg, Expression))
 
 
+def where(condition: Expression, states: States) -> Mask:
+    """The states, (S,), in which a condition without P and R is so.
+
+    Raises:
+        ConfigError: for a name or label that does not exist, or a number in a condition's place.
+    """
+    value = evaluate(condition, states.scope(), states.labels)
+    if not is_boolean(value):
+        raise ConfigError("a number stands where a condition is needed")
+    return np.broadcast_to(np.asarray(value, np.bool_), (len(states),))
+
+
 def limit_of(formula: Expression, constants: Mapping[str, Any]) -> tuple[str, float]:
     """The relation and the number that a P or R is compared with.
 
     Raises:
         ConfigError: for a constant that does not exist, or a limit that is none.
     """
+    if _is_question(formula):
+        raise ConfigError("=? asks for a number, and stands alone; inside a property give a limit")
     relation, term = (formula.args[0] if formula.op == "probability" else formula.args[1]).args
     value = evaluate(term, constants)
     if is_boolean(value):

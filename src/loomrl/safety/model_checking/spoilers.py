@@ -2,15 +2,16 @@
 or earn the most on them, or the least."""
 
 from collections.abc import Iterator
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
 
+from loomrl.environment.finite.kernels import mark_reachable
 from loomrl.environment.finite.model import FiniteModel, Floats, Ints, Mask
-from loomrl.environment.finite.prism.expressions import evaluate
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.safety.model_checking.forms import as_until
-from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of
+from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of, where
 
 _SWEEPS = 1_000
 _CHANGED = 1e-12
@@ -27,18 +28,29 @@ class _Aim(NamedTuple):
 
 
 def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
-    """For each P and R in a formula an action in each state, (S,), for the most that it can be, and for the least. Of a
-    P or R about another one, there are none.
+    """For each P and R in a formula an action in each state, (S,), for the most that it can be, and for the least; of
+    several also those that do the one first, and another one where that is done. Of a P or R about another one, there
+    are none.
 
     They are the same at every step, also where a number of steps is given.
 
     Raises:
         ConfigError: for a name, label or reward that does not exist, or one in another's place.
     """
-    for part in _plain_parts(formula):
-        aim = _aim(model, part)
-        for is_most in (True, False):
-            yield _extreme(model, aim, is_most)
+    aims = [_aim(model, part) for part in _plain_parts(formula)]
+    extremes = [(aim, _extreme(model, aim, is_most)) for aim in aims for is_most in (True, False)]
+    for _, actions in extremes:
+        yield actions
+    for (aim, first), (other, then) in permutations(extremes, 2):
+        if aim is not other:
+            yield np.where(_on_the_way(model, aim, first), first, then)
+
+
+def _on_the_way(model: FiniteModel, aim: _Aim, actions: Ints) -> Mask:
+    """The states, (S,), that are met before what is aimed at."""
+    chain = model.chain(model.choice_start[:-1] + actions)
+    met: Mask = mark_reachable(chain.row_start, chain.columns, model.states.initial > 0.0, aim.through & ~aim.target)
+    return met & ~aim.target
 
 
 def _plain_parts(formula: Expression) -> Iterator[Expression]:
@@ -54,9 +66,6 @@ def _aim(model: FiniteModel, part: Expression) -> _Aim:
     states = model.states
     everywhere, nowhere = np.ones(len(states), np.bool_), np.zeros(len(states), np.bool_)
 
-    def where(condition: Expression) -> Mask:
-        return np.array(np.broadcast_to(evaluate(condition, states.scope(), states.labels), (len(states),)), np.bool_)
-
     def number(relation: str, term: Expression) -> int:
         return min(_SWEEPS, num_steps(relation, term, states.constants))
 
@@ -65,14 +74,14 @@ def _aim(model: FiniteModel, part: Expression) -> _Aim:
         _, reward = reward_of(part, model.rewards)
         if path.op == "cumulated":
             return _Aim(everywhere, nowhere, number("<=", path.args[0]), reward)
-        return _Aim(everywhere, where(path.args[0]), reward=reward)
+        return _Aim(everywhere, where(path.args[0], states), reward=reward)
     path, _ = as_until(path)
     if path.op == "next":
-        return _Aim(everywhere, where(path.args[0]), 1)
+        return _Aim(everywhere, where(path.args[0], states), 1)
     through, steps, target = path.args
     if steps is None:
-        return _Aim(where(through), where(target))
-    return _Aim(where(through), where(target), number(*steps.args))
+        return _Aim(where(through, states), where(target, states))
+    return _Aim(where(through, states), where(target, states), number(*steps.args))
 
 
 def _extreme(model: FiniteModel, aim: _Aim, is_most: bool) -> Ints:

@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loomrl.environment.quantities import COST
 from loomrl.environment.text import TextBox
 from loomrl.safety.check import HOLDS, Context, Demand
 from loomrl.safety.config import EPISODE_QUANTITIES, ConstraintConfig
@@ -56,6 +57,7 @@ def label_limits(
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
     labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
     swayed = swayed_episodes(context) if any(claim.id not in labels for claim in about) else []
+    limits, disturbed = (_by_one_name(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     if swayed:  # a good policy's own episodes alone tell no two quantities apart
         limits, disturbed = (_on_one_quantity(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     asked = {
@@ -79,18 +81,44 @@ def label_limits(
     ]
 
 
+def _by_one_name(limits: Limits, episodes: Sequence[Episode]) -> Limits:
+    """The limits, with one name for a quantity that has two: for an action's only component, and for what a step
+    costs."""
+    names = {"action": "action[0]"}
+    if all(one.cost is not None and np.array_equal(one.cost, one.info.get(COST, [])) for one in episodes):
+        names[f"info.{COST}"] = COST
+    return {
+        name: limit.model_copy(update={"quantity": names.get(limit.quantity, limit.quantity)})
+        for name, limit in limits.items()
+    }
+
+
 def _on_one_quantity(limits: Limits, episodes: Sequence[Episode]) -> Limits:
     """The limits, on one quantity where these episodes tell two not apart: on the length in place of the return where
-    every step earns 1, and no cost at any step in place of no cost in all where no cost is negative."""
-    counts_steps = all(bool((one.reward == 1.0).all()) for one in episodes)
-    adds_up = all(one.cost is not None and bool((one.cost >= 0).all()) for one in episodes)
+    every step earns the same, and no cost at any step in place of less in all than any step was seen to cost, where
+    none costs less than nothing."""
+    rewards = np.unique(np.concatenate([one.reward for one in episodes]))
+    costs = np.concatenate([np.full(1, -1.0) if one.cost is None else one.cost for one in episodes])
+    least = min(costs[costs > 0.0], default=0.0) if (costs >= 0.0).all() else None
     found = dict(limits)
     for name, limit in limits.items():
-        if counts_steps and limit.quantity == "return":
-            found[name] = limit.model_copy(update={"quantity": "length"})
-        elif adds_up and limit.quantity in ("cost", "episode_cost") and limit.high == 0.0:
-            found[name] = limit.model_copy(update={"quantity": "cost", "low": None})
+        if limit.quantity == "return" and len(rewards) == 1 and rewards[0] != 0.0:
+            found[name] = limit.model_copy(update={"quantity": "length", **_in_steps(limit, float(rewards[0]))})
+        elif limit.quantity in ("cost", "episode_cost") and least is not None and _allows_none(limit, float(least)):
+            found[name] = limit.model_copy(update={"quantity": "cost", "low": None, "high": 0.0})
     return found
+
+
+def _in_steps(limit: ConstraintConfig, reward: float) -> dict[str, float | None]:
+    """The ends of a limit on the return, where each step earns `reward`, as ones on the length."""
+    low, high = sorted(round(end / reward, 9) for end in ends(limit))
+    return {"low": low if np.isfinite(low) else None, "high": high if np.isfinite(high) else None}
+
+
+def _allows_none(limit: ConstraintConfig, least: float) -> bool:
+    """Whether a limit allows no step to cost anything, where one that does costs `least` or more."""
+    low, high = ends(limit)
+    return low <= 0.0 and (high == 0.0 or 0.0 < high < least)
 
 
 def _to_the_end(labels: Labels, name: str) -> ClaimLabel:

@@ -63,3 +63,10 @@ def play_in(
 
     with closing(make_vector(Recipe(definition), num_envs, "disabled", "serial")) as envs:
         return run_episodes(envs, act_with(policy), seeds, rng)
+
+
+def are_alike(some: Sequence[Episode], others: Sequence[Episode]) -> bool:
+    """Whether in each episode the same was observed, done and earned as in the other one of its place."""
+    parts = ("obs", "action", "reward", "next_obs")
+    pairs = zip(some, others, strict=True)
+    return all(np.array_equal(getattr(one, part), getattr(other, part)) for one, other in pairs for part in parts)
