@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loomrl.errors import ArtifactError, LoomRLError
 from loomrl.serving.controls.controls import Change, Controls
-from loomrl.serving.controls.orders import PLAN, ActiveOrders
+from loomrl.serving.controls.orders import ActiveOrders
 from loomrl.serving.decisions.asking_tokens import AskingTokens
 from loomrl.serving.decisions.authority import challengers
 from loomrl.serving.decisions.decider import Decider
@@ -398,7 +398,7 @@ class ServerContext:
 
     def _drop_from_plan(self, entry: Quarantined) -> None:
         """Deal no agent to a version that was taken out."""
-        plan, revision = self.controls.orders.plan, self.controls.revision(PLAN)
+        plan, revision = self.controls.plan()
         if entry.version in plan.split:
             split = {version: share for version, share in plan.split.items() if version != entry.version}
             changed = {"split": split, "person": MONITORS, "reason": entry.trigger.reason}

@@ -172,12 +172,8 @@ class Controls:
                     with self._lock:
                         self._follow(found, began)
                         self._stamp = stamp if self._store.unread is None else None
-                        if self._store.unread is None:
-                            self._unknown_announced = None
-                        elif has_changed:
+                        if self._store.unread is not None and has_changed:
                             self._unknown_announced = self.missing
-                        if self._store.unheard is None:
-                            self._unknown_at_start = None
                     if self._store.unread is not None:
                         raise ArtifactError(self._store.unread)
         finally:
@@ -236,7 +232,9 @@ class Controls:
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
             if failure is None:
-                self._store.lost = self._unknown_at_start = None  # what was set before the start LoomDB has told
+                self._unknown_at_start = None  # what was set before the start LoomDB has told
+        if failure is None:
+            self._store.find_lost()
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -265,15 +263,20 @@ class Controls:
         """Why orders may be missing here; None where all that were kept are known."""
         return self._store.unheard or self._store.lost
 
+    def plan(self) -> tuple[Plan, int]:
+        """The plan in force, and its revision."""
+        with self._lock:
+            return self.orders.plan, self.revision(PLAN)
+
     def revision(self, name: str) -> int:
         """The number of a control's newest revision, as known here; 0 where it was never set."""
         return self._standing[name].revision if name in self._standing else 0
 
     def describe_plan(self) -> dict[str, Any]:
         """What is in force, as JSON values: `plan`, its `revision`, and `kill_switch`, None while it is off."""
-        revision, orders = self.revision(PLAN), self.orders
-        switch = None if orders.kill_switch is None else orders.kill_switch.to_json()
-        return {"plan": orders.plan.to_json(), "revision": revision, "kill_switch": switch}
+        plan, revision = self.plan()
+        on = self.orders.kill_switch
+        return {"plan": plan.to_json(), "revision": revision, "kill_switch": None if on is None else on.to_json()}
 
     def set_override(self, override: Override, actor: str) -> None:
         """Put an override in force; it replaces the former one of the same agent (or of all).
@@ -307,9 +310,10 @@ class Controls:
         """Lift in this process one override, or all (None), of those that are known to it; returns them. `settled` has
         the other workers told, and it written. Who lifts what is not known here has waited for `looked` before.
         """
-        lifted = [one for one in self.orders.active_overrides() if override_id in (None, one.id)]
-        for override in lifted:
-            self._set(override_name(override.agent_id), None, actor, reason, whatever_stands=override_id is None)
+        with self._lock:  # what replaces one of them meanwhile is not lifted with it
+            lifted = [one for one in self.orders.active_overrides() if override_id in (None, one.id)]
+            for override in lifted:
+                self._set(override_name(override.agent_id), None, actor, reason, whatever_stands=override_id is None)
         return lifted
 
     def is_in_force(self, override_id: str | None) -> bool:
@@ -568,6 +572,10 @@ class Controls:
         held = self._held_against(found.controls, began)
         self._join(found.model_copy(update={"controls": [*found.controls, *held]}))
         self._written = self._known if self._known_orders() == found.controls else None
+        if self._store.unread is None:
+            self._unknown_announced = None
+        if self._store.unheard is None:
+            self._unknown_at_start = None
 
     def _join(self, found: SavedControls) -> None:
         for override_id, countdown in found.countdowns.items():
@@ -606,6 +614,9 @@ class Controls:
                 self._save_alone()
         except (ArtifactError, OSError) as error:
             self._report(str(error))
+        except Exception as error:
+            log.exception("%s is not written", self.path)
+            self._report(f"{self.path} is not written: {error!r}")
         else:
             self._notify()
 
@@ -618,19 +629,25 @@ class Controls:
                 self._follow(found, began)
                 known, wanted = self._known, self._to_save()
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if wanted.controls != found.controls or self.reserved is not None or self._store.damage is not None or is_due:
+        if wanted.controls != self._store.in_file or self._store.damage is not None or is_due:
             self._store.write(wanted)
-        elif self._store.is_outdated:
-            with suppress(ArtifactError):  # it says the same
-                self._store.write_both(wanted)
+        else:
+            if self._store.is_outdated:
+                with suppress(ArtifactError):  # it says the same
+                    self._store.write_both(wanted)
+            self._store.empty_reserve()
         stamp = (said, self._store.look())
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._kept = known, None, time.monotonic()
             self._stamp = stamp if self._store.unread is None else None
 
     def _keep_record(self) -> None:
-        if self._keep is not None:
+        if self._keep is None:
+            return
+        try:
             self._keep()
+        except Exception:  # files hold it all the same
+            log.exception("an order is in force, and not on record")
 
     def _report(self, why: str) -> None:
         if why != self.unsaved:

@@ -18,6 +18,7 @@ from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.order_file import DAMAGES, MAX_REASON, NewerFormat, SavedControls, found_in
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
+from loomrl.system.files import write_atomic
 from loomrl.system.plain import on_one_line
 
 log = logging.getLogger(__name__)
@@ -42,12 +43,15 @@ class OrderStore:
         self.damage: str | None = None  # what is wrong with the file that is there
         self.unread: str | None = None  # what the disk did not give, the last time
         self.unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
-        self.lost: str | None = None  # what was damaged together with its copy, until LoomDB has told what it knows
+        self.lost: str | None = None  # what was lost to damage, until LoomDB has told what it knows
         self.is_outdated = False  # an earlier version wrote the file, or it has no whole copy
+        self.in_file: list[Control] = []  # what the file, or its copy, held when it was last read
+        self._is_lost_kept = False  # whether a file says what `lost` does
         self._closed: str | None = None  # why the file that is there is left alone
         self._reserve_closed: str | None = None  # and the reserve
         self._copy_path = path.with_suffix(".copy")
         self._lock_path = Path(f"{path}.lock")
+        self._lost_path = path.with_suffix(".lost")
         _make_files(path, self._lock_path)
         self._reserve = Reserve(path.with_suffix(".reserve"))
 
@@ -73,10 +77,19 @@ class OrderStore:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return
-        with suppress(ArtifactError):  # the file holds all of it
-            if self._reserve_closed is None and self._reserve.read():
+        self.empty_reserve()
+
+    def empty_reserve(self) -> None:
+        """Where the file holds all that is to be kept; one that cannot be emptied is tried again, and `reserved` says
+        so."""
+        if self._closed is not None:
+            return
+        try:
+            if self._reserve_closed is None and (self._reserve.read() or self._reserve.has_lost):
                 self._reserve_twice(b"")
-        self.reserved = None
+            self.reserved = None
+        except ArtifactError as error:
+            self.reserved = f"the file holds it, too, for the reserve cannot be emptied: {error}"
 
     def write_both(self, wanted: SavedControls) -> None:
         """The copy first: what the file holds, it holds. A damaged copy is kept under another name. With the file
@@ -128,7 +141,9 @@ class OrderStore:
         `lost` say what may be missing.
         """
         self.unread = self.unheard = None
+        self.lost = self._read_lost()
         found, reserved = self._read_file(), self._read_reserve()
+        self.in_file = found.controls
         return SavedControls(
             controls=[*found.controls, *reserved.controls],
             countdowns={**reserved.countdowns, **found.countdowns},
@@ -142,24 +157,51 @@ class OrderStore:
             self.is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
             return found.saved
         copy = found_in(self._copy_path)
-        self._closed = found.closed or (copy.closed if copy.is_newer else None)
+        self._closed = found.closed or copy.closed
         self.damage, self.is_outdated = found.damage, False
         if not (found.is_there or copy.is_there):
             return found.saved  # nothing was ordered yet
         if not found.is_there:
             self.damage = f"{self.path} is gone"
-        if found.is_unread:
-            self.unread = found.closed
+        if found.is_unread or (copy.is_unread and not found.is_newer):
+            self.unread = self._closed
         if self._closed is not None and (found.is_newer or not copy.is_whole):
             self.unheard = f"{self._closed}; {_MISSING}"
         elif not copy.is_whole:
-            self.lost = f"{self.damage}, and there is no whole copy of it: {_MISSING}"
+            self._lose(f"{self.damage}, and there is no whole copy of it")
         if found.is_newer:
             return found.saved  # what the copy says may be over
         return SavedControls(
             controls=[*found.saved.controls, *copy.saved.controls],
             countdowns={**found.saved.countdowns, **copy.saved.countdowns},
         )
+
+    def _lose(self, damage: str) -> None:
+        """Have it said, also by other processes and after a restart, until LoomDB has told what it knows."""
+        why = f"{damage}: {_MISSING}; where no LoomDB tells them, set them anew, and remove {self._lost_path}"
+        if self.lost == (why := on_one_line(why)[:MAX_REASON]):
+            return
+        self.lost = why
+        log.error("%s", why)
+        try:
+            write_atomic(self._lost_path, why.encode())
+            self._is_lost_kept = True
+        except ArtifactError:  # without room this process alone says so
+            self._is_lost_kept = False
+
+    def find_lost(self) -> None:
+        """LoomDB has told what it knows."""
+        with suppress(OSError):
+            self._lost_path.unlink(missing_ok=True)
+        self.lost, self._is_lost_kept = None, False
+
+    def _read_lost(self) -> str | None:
+        try:
+            found = self._lost_path.read_text(errors="replace")
+        except OSError:
+            return None if self._is_lost_kept else self.lost
+        self._is_lost_kept = True
+        return found or None
 
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
@@ -180,6 +222,9 @@ class OrderStore:
         self._reserve_closed = None
         try:
             text = self._reserve.read()
+            if not text and self._reserve.has_lost:
+                self._lose(f"{self._reserve.path} is damaged")
+                self.is_outdated = True
             return SavedControls.opened(text)[0] if text else SavedControls()
         except ArtifactError as error:
             self.unread = str(error)

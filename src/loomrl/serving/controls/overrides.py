@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from loomrl.serving.controls.plan import Version
+from loomrl.serving.controls.plan import Action, Version
 from loomrl.system.schema import Document
 
 MAX_SECONDS = 10 * 365.25 * 86_400  # that an override may be in force; one without an end needs none
@@ -17,7 +17,7 @@ _LATEST = 253_402_300_799  # the last second of the year 9999: no `datetime` is 
 class _Pin(Document):
     """What is to be done instead of what the policy chooses. `agent_id` None means every agent."""
 
-    action: Any = None
+    action: Action = None
     version: Version | None = None
     fallback: bool = False
     agent_id: str | None = Field(default=None, min_length=1, max_length=128, examples=["cart-7"])

@@ -12,13 +12,28 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+import orjson
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from loomrl.system.files import canonical_json
 from loomrl.system.schema import Document
 
 Version = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 POINTS = 1_000_000
 _REMEMBERED = 100_000  # agents whose point is kept at hand
+
+
+def _is_json(action: Any) -> Any:
+    """An action that files, records and answers can hold alike, whichever way it was given."""
+    try:
+        canonical_json(action)  # finite numbers alone
+        orjson.dumps(action)  # integers of 64 bits at most
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"an action is JSON, with finite numbers and integers of 64 bits at most: {error}") from None
+    return action
+
+
+Action = Annotated[Any, AfterValidator(_is_json)]
 
 
 class Slice(Document):
@@ -33,7 +48,7 @@ class Fallback(Document):
     """What decides where the policy must not, or cannot: a version, or one constant action."""
 
     version: Version | None = None
-    action: Any = None
+    action: Action = None
 
     @model_validator(mode="after")
     def _one_thing(self) -> "Fallback":

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 GENESIS = "0" * 64
+_MAX_TEXT = 10_000  # characters
 _TAIL = len(',"hash":"') + 64 + len('"}')
 
 
@@ -28,6 +29,20 @@ def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
     body = orjson.dumps({**record, "previous_hash": previous_hash}, option=orjson.OPT_SERIALIZE_NUMPY)
     digest = hashlib.sha256(body).hexdigest()
     return b'%b,"hash":"%b"}\n' % (body[:-1], digest.encode()), digest
+
+
+def writable(record: dict[str, Any]) -> dict[str, Any]:
+    """The record, where it can be sealed; else a copy in which each of its values that cannot be stands as text: what
+    a person ordered is on record, whatever it is."""
+    return {name: value if _is_writable(value) else repr(value)[:_MAX_TEXT] for name, value in record.items()}
+
+
+def _is_writable(value: Any) -> bool:
+    try:
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        return False
+    return True
 
 
 def unseal(line: bytes) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from loomrl import __version__
 from loomrl.errors import ArtifactError, LoomRLError
-from loomrl.storage.audit.chain import seal
+from loomrl.storage.audit.chain import seal, writable
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.audit.sealing import Sealer
@@ -177,7 +177,7 @@ class AuditLog:
         Returns their sequence numbers, which they keep wherever they wait. Nothing is raised: where the reserve fails,
         too, they are kept in memory, and the server's log says so.
         """
-        sequences = self._append_or_wait(records)
+        sequences = self._append_or_wait(list(map(writable, records)))
         self.keep_orders()
         return sequences
 
@@ -185,7 +185,7 @@ class AuditLog:
         """Have records of what a person ordered stand before whatever is written from now on. Nothing is waited for:
         they are written with that, or with the next `keep_orders` or `sync`, as `append_order` writes them.
         """
-        self._queued += records
+        self._queued += map(writable, records)
 
     def keep_orders(self) -> None:
         """Write the records of orders that are queued, and have the reserve hold those that wait for room. Costs
