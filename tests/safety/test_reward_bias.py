@@ -150,6 +150,7 @@ def test_each_value_must_be_compared(lending: tuple[str, Policy], tmp_path: Path
     [
         ({"outcome_margin": 1.0}, []),
         ({"outcome_margin": 1e3}, ["group.outcome"]),
+        ({"outcome_margin": 6.0}, []),  # returns of 3 and -3 may differ by as much
         ({"parameter": "gruop", "outcome_margin": 1.0}, ["group.outcome", "group.reward"]),
     ],
 )
@@ -167,7 +168,7 @@ def test_a_feature_that_leaves_no_trace_is_not_counted(
 @pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
 def test_a_tolerance_larger_than_every_reward_is_not_counted(lending: tuple[str, Policy], tmp_path: Path) -> None:
     feature = {"name": "group", "parameter": "group", "values": [0, 1], "observed_as": ["observation[1]"]}
-    for tolerance, is_labelled in ((1.0, True), (0.99, False)):
+    for tolerance, is_labelled in ((2.0, True), (1.0, False)):  # a loan earns 1 or -1
         checks = without_long_searches(reward_bias={"features": [feature], "reward_tolerance": tolerance})
         case = examine(lending[1], tmp_path / f"{tolerance}", SafetyConfig(num_episodes=80, checks=checks))
         assert (claims_of(case)["group.reward"].label is not None) is is_labelled

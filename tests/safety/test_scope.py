@@ -445,13 +445,25 @@ def test_a_quantity_by_another_name_is_the_same(monkeypatch: pytest.MonkeyPatch)
     assert repeats._by_one_name({"info": limits[1]}, [untold])["info"].quantity == "info.cost"
 
 
-@pytest.mark.parametrize(("high", "is_one"), [(0.4, True), (0.5, False)])
-def test_less_than_any_step_costs_is_nothing(monkeypatch: pytest.MonkeyPatch, high: float, is_one: bool) -> None:
-    costly = replace(CALM, info={"cost": np.array([0.0] * 4 + [0.5] + [0.0] * 4)})
+def test_a_limit_on_all_costs_is_one_on_each_and_none_at_any_step_is_none_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where costs add up, whatever steps were seen to cost; of two the stricter counts, in any order."""
+    costly = replace(CALM, info={"cost": np.array([0.0] * 4 + [1.0] + [0.0] * 4)})
     free = replace(CALM, info={"cost": np.zeros(9)})
-    step = ConstraintConfig(name="step", quantity="cost", high=0.0)
-    total = ConstraintConfig(name="total", quantity="episode_cost", high=high)
-    assert (labelled(monkeypatch, [step, total], [free], *[costly] * 3, *[free] * 3)["total"] == "step") is is_one
+    swayed = [costly] * 3 + [free] * 3
+
+    def of(quantity: str, high: float) -> ConstraintConfig:
+        return ConstraintConfig(name=f"{quantity}_{10 * high:.0f}", quantity=quantity, high=high)
+
+    for strict, loose in (
+        (of("cost", 0.0), of("cost", 0.9)),
+        (of("cost", 0.0), of("episode_cost", 0.9)),
+        (of("episode_cost", 0.0), of("cost", 0.9)),
+        (of("episode_cost", 0.8), of("cost", 0.9)),
+    ):
+        for order in ([strict, loose], [loose, strict]):
+            assert labelled(monkeypatch, order, [free], *swayed) == {strict.name: None, loose.name: strict.name}
 
 
 @pytest.mark.parametrize(

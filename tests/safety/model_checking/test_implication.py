@@ -91,3 +91,16 @@ def test_no_policy_keeps_a_property_and_breaks_one_that_follows_from_it(seed: in
     assert all(one.implies(one) for one in asked)
     wrong = [(texts[i], texts[j]) for i, j in pairs for holds in held if holds[i] is True and holds[j] is False]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "form", ["P>=0.5 [ F {} ]", 'P>=0.5 [ "a" W {} ]', "({0} <=> {0})", '!(P<0.5 [ X "b" & {0} ])']
+)
+def test_what_stands_in_each_other_is_read_once(form: str) -> None:
+    """Twenty deep: each part read twice would be read a million times."""
+    text = 'P>=0.5 [ F "a" ]'
+    for _ in range(12 if "{0} <=>" in form else 20):
+        text = form.format(text)
+    model = a_model(np.random.default_rng(0))
+    one, other = Requirement(model, read_property(text)), Requirement(model, read_property(text))
+    assert one.implies(other)

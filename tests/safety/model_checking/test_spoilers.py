@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from loomrl.environment.finite.model import FiniteModel, States
 from loomrl.environment.finite.of_environment import Modelled, model_of
 from loomrl.environment.finite.prism.syntax import read_property
 from loomrl.safety.model_checking.pctl import check
@@ -36,6 +37,51 @@ def test_always_and_until_for_ever_are_a_reach_of_what_must_not_be(lake: Modelle
     """Those of G and W are in the other order: what makes the reach likeliest makes them least likely."""
     assert reached(lake, "G s!=15") == [round(3 / 17, 6), 1.0]
     assert reached(lake, "s!=15 W false") == [round(3 / 17, 6), 1.0]
+
+
+def a_choice(following: list[list[int]], earned: list[list[float]], **labels: list[int]) -> Modelled:
+    """A world in which action a of state s leads to `following[s][a]`, surely, and earns `earned[s][a]`."""
+    size, count = len(following), 2 * len(following)
+    initial = np.zeros(size)
+    initial[0] = 1.0
+    masks = {name: np.isin(np.arange(size), where) for name, where in labels.items()}
+    states = States(("s",), np.arange(size)[:, None], frozenset(), initial, masks)
+    starts, rewards = np.arange(0, count + 1, 2), {"cost": np.array(earned).ravel()}
+    columns, actions = np.array(following).ravel(), np.tile(np.arange(2), size)
+    rows = np.arange(count + 1)
+    model = FiniteModel(states, starts, rows, columns, np.ones(count), actions, ("left", "right"), rewards)
+    return Modelled(model, np.arange(size))
+
+
+def is_broken_by_any(modelled: Modelled, text: str) -> bool:
+    formula = read_property(text)
+    return any(check(modelled.chain(one), formula).holds is False for one in spoilers(modelled.model, formula))
+
+
+def test_who_earns_the_least_arrives() -> None:
+    """To go in circles for nothing is no way to the goal: what is earned until then is infinite."""
+    way = [1, 0, 0, 1, 1, 0, 1, 0, 0, 1]
+    following, earned = [[0, 0] for _ in range(11)], [[0.0, 0.0] for _ in range(11)]
+    for state, action in enumerate(way):
+        following[state][action], earned[state][action] = state + 1, 0.1
+    following[10] = [10, 10]
+    lane = a_choice(following, earned, done=[10])
+    assert is_broken_by_any(lane, 'R{"cost"}>=1.5 [ F "done" ]')
+    assert not is_broken_by_any(lane, 'R{"cost"}>=0.9 [ F "done" ]')
+
+
+@pytest.mark.parametrize("first", ['X "a"', 'F<=1 "a"'])
+def test_what_comes_second_is_worked_against_when_the_steps_of_the_first_are_over(first: str) -> None:
+    """One way begins with a; each step of both can lead to b, unless one knows which way to go."""
+    rng = np.random.default_rng(0)
+    ways = rng.integers(0, 2, 17)
+    ways[[1, 9]] = 1
+    bad, safe = 17, 18
+    following = [[1, 9], *([bad, bad] for _ in range(16)), [bad, bad], [safe, safe]]
+    for state in range(1, 17):
+        following[state][ways[state]] = safe if state in (8, 16) else state + 1
+    fork = a_choice(following, [[0.0, 0.0]] * 19, a=[1], b=[bad])
+    assert is_broken_by_any(fork, f'P>=0.9 [ {first} ] | P>=0.9 [ F "b" ]')
 
 
 def test_each_p_of_a_formula_is_worked_against_but_one_about_another(lake: Modelled) -> None:

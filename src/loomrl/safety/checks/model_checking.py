@@ -281,3 +281,5 @@ def _named(prop: ModelPropertyConfig) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise refusal(NAME, "properties", prop.name)(str(error)) from None
+    except RecursionError:
+        raise refusal(NAME, "properties", prop.name)("its parts stand in each other too deep") from None

@@ -164,16 +164,19 @@ def replay(failure: Failure) -> Replayed:
 # --- outcomes ---------------------------------------------------------------------------------------------------
 
 
-def _label(parameter: str, played: Sequence[Sequence[Episode]], is_larger: bool) -> ClaimLabel | None:
-    """Of a claim that values of a parameter make no difference, where nothing tells that they could: they leave no
-    trace, or what is allowed `is_larger` than all there was."""
+def _label(
+    parameter: str, played: Sequence[Sequence[Episode]], earned: NDArray[np.float64], allowed: float
+) -> ClaimLabel | None:
+    """Of a claim that values of a parameter make no difference to what is earned, where nothing tells that they could:
+    they leave no trace, or as much is allowed as lies between all that was earned and nothing."""
     if all(are_alike(played[0], others) for others in played[1:]):
         reason = f"no value of {parameter} changed anything in the episodes that were played"
         return ClaimLabel(
             kind=LabelKind.NEVER_BROKEN, reason=f"{reason}: whether the environment knows it is not known"
         )
-    reason = "no step, or episode, that was played earned more than the difference that is allowed"
-    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason) if is_larger else None
+    least, most = earned.min(initial=0.0), earned.max(initial=0.0)
+    reason = f"all that was earned lies between {least:g} and {most:g}, which differ by no more than is allowed"
+    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason) if most - least <= allowed else None
 
 
 def _outcome_claim(
@@ -232,7 +235,7 @@ def _outcome_claim(
         ],
         num_samples=sum(map(len, returns)),
         finding=finding,
-        label=_label(feature.parameter, played, bool(np.abs(returns).max() <= margin)),
+        label=_label(feature.parameter, played, np.concatenate(returns), margin),
     )
 
 
@@ -368,7 +371,7 @@ def _reward_claim(
         "num_steps_by_value": counts,
         "largest": largest,
     }
-    is_larger = all(bool((np.abs(one.reward) <= config.reward_tolerance).all()) for some in played for one in some)
+    rewards = np.concatenate([one.reward for some in played for one in some])
     failure = None
     if largest > config.reward_tolerance and worst is not None:
         verdict, finding = Verdict.REFUTED, _describe_step(feature, worst)
@@ -385,7 +388,7 @@ def _reward_claim(
         bound=Bound(kind="largest difference", measured=largest, limit=config.reward_tolerance, unit="reward"),
         num_samples=compared,
         finding=finding,
-        label=_label(feature.parameter, played, is_larger),
+        label=_label(feature.parameter, played, rewards, config.reward_tolerance),
     )
 
 

@@ -86,18 +86,26 @@ class Requirement:
 
     def implies(self, other: "Requirement") -> bool:
         """Whether the other one surely holds where this one does."""
-        return (other._is_expected or not self._is_expected) and _implies(self._formula, other._formula)
+        is_as_wide = other._is_expected or not self._is_expected
+        return is_as_wide and _Rules().implies(self._formula, other._formula)
 
 
 class _Reader:
-    """Of formulas about one model."""
+    """Of formulas about one model, each read once."""
 
     def __init__(self, model: FiniteModel) -> None:
         self.model, self.states = model, model.states
         self.everywhere = np.ones(len(model.states), np.bool_)
+        self._read: dict[tuple[Expression, bool, bool], _Formula] = {}
 
     def formula(self, formula: Expression, at: Mask, is_denied: bool = False) -> _Formula:
         """A formula, or that it does not hold, about the states of `at`."""
+        key = (formula, at is self.everywhere, is_denied)
+        if key not in self._read:
+            self._read[key] = self._formula(formula, at, is_denied)
+        return self._read[key]
+
+    def _formula(self, formula: Expression, at: Mask, is_denied: bool) -> _Formula:
         op, args = formula.op, formula.args
         if not asks(formula):
             return _Where(where(formula, self.states)[at] ^ is_denied)
@@ -172,58 +180,68 @@ def _joined(parts: tuple[_Formula, ...], is_all: bool) -> _Formula:
     return asked[0] if len(asked) == 1 else _Joined(tuple(asked), is_all)
 
 
-def _implies(one: _Formula | None, other: _Formula | None) -> bool:
-    if isinstance(other, _Joined) and other.is_all:
-        return all(_implies(one, part) for part in other.parts)
-    if isinstance(one, _Joined) and not one.is_all:
-        return all(_implies(part, other) for part in one.parts)
-    if isinstance(one, _Joined) and any(_implies(part, other) for part in one.parts):
-        return True
-    if isinstance(other, _Joined):
-        return any(_implies(one, part) for part in other.parts)
-    if isinstance(one, _Where) and not one.mask.any():
-        return True
-    if isinstance(other, _Where):
-        return bool(other.mask.all()) or (isinstance(one, _Where) and not (one.mask & ~other.mask).any())
-    if isinstance(one, _Limited) and isinstance(other, _Limited) and one.strictness >= other.strictness:
-        return _is_as_likely(other.path, one.path) if one.path.reward is None else _asks_as_much(one.path, other.path)
-    return False
+class _Rules:
+    """What follows from what, each pair judged once."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], bool] = {}
 
-def _is_as_likely(one: _Path, other: _Path) -> bool:
-    """Whether a path is gone wherever another one is: so it is as likely at least."""
-    if one.reward is not None:
+    def implies(self, one: _Formula | None, other: _Formula | None) -> bool:
+        """Whether the other one holds wherever the one does."""
+        key = (id(one), id(other))
+        if key not in self._known:
+            self._known[key] = self._implies(one, other)
+        return self._known[key]
+
+    def _implies(self, one: _Formula | None, other: _Formula | None) -> bool:
+        if isinstance(other, _Joined) and other.is_all:
+            return all(self.implies(one, part) for part in other.parts)
+        if isinstance(one, _Joined) and not one.is_all:
+            return all(self.implies(part, other) for part in one.parts)
+        if isinstance(one, _Joined) and any(self.implies(part, other) for part in one.parts):
+            return True
+        if isinstance(other, _Joined):
+            return any(self.implies(one, part) for part in other.parts)
+        if isinstance(one, _Where) and not one.mask.any():
+            return True
+        if isinstance(other, _Where):
+            return bool(other.mask.all()) or (isinstance(one, _Where) and not (one.mask & ~other.mask).any())
+        if isinstance(one, _Limited) and isinstance(other, _Limited) and one.strictness >= other.strictness:
+            mine, its = one.path, other.path
+            return self._is_as_likely(its, mine) if mine.reward is None else self._asks_as_much(mine, its)
         return False
-    if one.op == other.op == "next":
-        return _implies(other.goal, one.goal)
-    if other.op == "next":  # a U may be met at once, too
-        return not one.is_missed and _has_next(one, other.goal)
-    if one.op == "next":
-        return other.is_missed and _has_next(other, one.not_goal)
-    if one.is_missed and other.is_missed:
-        return _is_wider(other, one)
-    if one.is_missed:  # neither is met before the other, nor at once
-        return _implies(other.goal, one.not_through) and _implies(one.goal, other.not_through)
-    return not other.is_missed and _is_wider(one, other)
 
+    def _is_as_likely(self, one: _Path, other: _Path) -> bool:
+        """Whether a path is gone wherever another one is: so it is as likely at least."""
+        if one.reward is not None:
+            return False
+        if one.op == other.op == "next":
+            return self.implies(other.goal, one.goal)
+        if other.op == "next":  # a U may be met at once, too
+            return not one.is_missed and self._has_next(one, other.goal)
+        if one.op == "next":
+            return other.is_missed and self._has_next(other, one.not_goal)
+        if one.is_missed and other.is_missed:
+            return self._is_wider(other, one)
+        if one.is_missed:  # neither is met before the other, nor at once
+            return self.implies(other.goal, one.not_through) and self.implies(one.goal, other.not_through)
+        return not other.is_missed and self._is_wider(one, other)
 
-def _is_wider(one: _Path, other: _Path) -> bool:
-    """Whether a U is met wherever another U is."""
-    wider = _implies(other.goal, one.goal) and _implies(other.through, one.through)
-    return wider and one.steps >= other.steps
+    def _is_wider(self, one: _Path, other: _Path) -> bool:
+        """Whether a U is met wherever another U is."""
+        wider = self.implies(other.goal, one.goal) and self.implies(other.through, one.through)
+        return wider and one.steps >= other.steps
 
+    def _has_next(self, until: _Path, goal: _Formula | None) -> bool:
+        """Whether a U is met wherever the next state is in `goal`."""
+        passes = isinstance(until.through, _Where) and bool(until.through.mask.all())
+        return passes and until.steps >= 1 and self.implies(goal, until.goal)
 
-def _has_next(until: _Path, goal: _Formula | None) -> bool:
-    """Whether a U is met wherever the next state is in `goal`."""
-    passes = isinstance(until.through, _Where) and bool(until.through.mask.all())
-    return passes and until.steps >= 1 and _implies(goal, until.goal)
-
-
-def _asks_as_much(one: _Path, other: _Path) -> bool:
-    """Whether a limit on what is earned on a path is one on another path, too."""
-    if (one.op, one.reward, one.is_most) != (other.op, other.reward, other.is_most):
-        return False
-    longer, shorter = (one, other) if one.is_most else (other, one)
-    if one.op == "cumulated":
-        return longer.steps >= shorter.steps if one.grows else one.steps == other.steps
-    return _implies(longer.goal, shorter.goal) and (one.grows or _implies(shorter.goal, longer.goal))
+    def _asks_as_much(self, one: _Path, other: _Path) -> bool:
+        """Whether a limit on what is earned on a path is one on another path, too."""
+        if (one.op, one.reward, one.is_most) != (other.op, other.reward, other.is_most):
+            return False
+        longer, shorter = (one, other) if one.is_most else (other, one)
+        if one.op == "cumulated":
+            return longer.steps >= shorter.steps if one.grows else one.steps == other.steps
+        return self.implies(longer.goal, shorter.goal) and (one.grows or self.implies(shorter.goal, longer.goal))

@@ -27,6 +27,7 @@ from loomrl.environment.finite.reachability import (
 )
 from loomrl.errors import ConfigError
 
+_LARGEST = 1e300  # limit
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -215,6 +216,8 @@ def limit_of(formula: Expression, constants: Mapping[str, Any]) -> tuple[str, fl
     value = evaluate(term, constants)
     if is_boolean(value):
         raise ConfigError("a limit is a number")
+    if not -_LARGEST <= value <= _LARGEST:
+        raise ConfigError(f"a limit lies between -{_LARGEST:g} and {_LARGEST:g}")
     if formula.op == "probability" and not 0.0 <= float(value) <= 1.0:
         raise ConfigError(f"a probability's limit lies between 0 and 1, found {float(value):g}")
     return relation, float(value)

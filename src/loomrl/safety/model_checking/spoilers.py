@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loomrl.environment.finite.kernels import mark_reachable
 from loomrl.environment.finite.model import FiniteModel, Floats, Ints, Mask
 from loomrl.environment.finite.prism.syntax import Expression
+from loomrl.environment.finite.reachability import reward_until
 from loomrl.safety.model_checking.forms import as_until
 from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of, where
 
 _SWEEPS = 1_000
 _CHANGED = 1e-12
+_ROUNDS = 100  # of policy iteration; numbers that lie closer together than `_CHANGED` may change places for ever
 
 
 class _Aim(NamedTuple):
@@ -39,6 +40,7 @@ def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
     """
     aims = [_aim(model, part) for part in _plain_parts(formula)]
     extremes = [(aim, _extreme(model, aim, is_most)) for aim in aims for is_most in (True, False)]
+    extremes += [(aim, _least_earned(model, aim)) for aim in aims if aim.reward is not None and aim.target.any()]
     for _, actions in extremes:
         yield actions
     for (aim, first), (other, then) in permutations(extremes, 2):
@@ -47,10 +49,18 @@ def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
 
 
 def _on_the_way(model: FiniteModel, aim: _Aim, actions: Ints) -> Mask:
-    """The states, (S,), that are met before what is aimed at."""
-    chain = model.chain(model.choice_start[:-1] + actions)
-    met: Mask = mark_reachable(chain.row_start, chain.columns, model.states.initial > 0.0, aim.through & ~aim.target)
-    return met & ~aim.target
+    """The states, (S,), that are met before what is aimed at, while there are steps left to reach it."""
+    chain, goes_on = model.chain(model.choice_start[:-1] + actions), aim.through & ~aim.target
+    rows = np.repeat(np.arange(len(goes_on)), np.diff(chain.row_start))
+    met = frontier = (model.states.initial > 0.0) & ~aim.target
+    for _ in range(aim.num_steps - 1):
+        following = np.zeros_like(met)
+        following[chain.columns[frontier[rows]]] = True
+        frontier = following & goes_on & ~met
+        if not frontier.any():
+            break
+        met = met | frontier
+    return met
 
 
 def _plain_parts(formula: Expression) -> Iterator[Expression]:
@@ -99,4 +109,22 @@ def _extreme(model: FiniteModel, aim: _Aim, is_most: bool) -> Ints:
         if not changed.any():
             break
         value = np.where(changed, best, value)
+    return chosen
+
+
+def _least_earned(model: FiniteModel, aim: _Aim) -> Ints:
+    """The least that is earned by who surely arrives: policy iteration from the likeliest way there (Bertsekas and
+    Tsitsiklis, An analysis of stochastic shortest path problems, 1991). To earn nothing for ever is no way to it."""
+    assert aim.reward is not None, "of what is earned"
+    chosen = _extreme(model, aim._replace(reward=None), is_most=True)
+    for _ in range(_ROUNDS):
+        choices = model.choice_start[:-1] + chosen
+        value = reward_until(model.chain(choices), aim.reward[choices], aim.target).high
+        after = aim.reward + np.add.reduceat(model.probabilities * value[model.columns], model.row_start[:-1])
+        after = after.reshape(len(value), -1)
+        slack = np.where(np.isfinite(value), _CHANGED * np.abs(value), 0.0)
+        better = ~aim.target & (after.min(axis=1) < value - slack)
+        if not better.any():
+            break
+        chosen = np.where(better, after.argmin(axis=1), chosen)
     return chosen

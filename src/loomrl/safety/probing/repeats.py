@@ -34,6 +34,7 @@ _SWAYED, _ACTIONS = 8, 4  # seeds, and at most so many episodes on each of them,
 _PUSHED = (spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)
 _SHARES = (0.2, 0.3, 0.5, 1.0)  # of the steps at which the policy does not act
 _LONGEST = 1_000  # steps; longer episodes are left out
+_COSTS = (COST, "episode_cost")
 Limits = Mapping[str, ConstraintConfig]  # by the ids of the claims that are about them
 Labels = dict[str, ClaimLabel]  # by claim id
 
@@ -60,10 +61,11 @@ def label_limits(
     limits, disturbed = (_by_one_name(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
     if swayed:  # a good policy's own episodes alone tell no two quantities apart
         limits, disturbed = (_on_one_quantity(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
+    costs_add_up = bool(swayed) and _costs_add_up([*context.episodes, *swayed])
     asked = {
         **demands,
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
-        **{name: _in_the_shared_episodes(limit) for name, limit in limits.items()},
+        **{name: _in_the_shared_episodes(limit, costs_add_up) for name, limit in limits.items()},
     }
     labels |= _implied([claim for claim in claims if claim.id not in labels and claim.id in asked], asked)
     if any(claim.id not in labels for claim in about):
@@ -95,30 +97,27 @@ def _by_one_name(limits: Limits, episodes: Sequence[Episode]) -> Limits:
 
 def _on_one_quantity(limits: Limits, episodes: Sequence[Episode]) -> Limits:
     """The limits, on one quantity where these episodes tell two not apart: on the length in place of the return where
-    every step earns the same, and no cost at any step in place of less in all than any step was seen to cost, where
-    none costs less than nothing."""
+    every step earns the same, and no cost at any step in place of no cost in all where none is negative."""
     rewards = np.unique(np.concatenate([one.reward for one in episodes]))
-    costs = np.concatenate([np.full(1, -1.0) if one.cost is None else one.cost for one in episodes])
-    least = min(costs[costs > 0.0], default=0.0) if (costs >= 0.0).all() else None
+    costs_add_up = _costs_add_up(episodes)
     found = dict(limits)
     for name, limit in limits.items():
         if limit.quantity == "return" and len(rewards) == 1 and rewards[0] != 0.0:
             found[name] = limit.model_copy(update={"quantity": "length", **_in_steps(limit, float(rewards[0]))})
-        elif limit.quantity in ("cost", "episode_cost") and least is not None and _allows_none(limit, float(least)):
-            found[name] = limit.model_copy(update={"quantity": "cost", "low": None, "high": 0.0})
+        elif costs_add_up and limit.quantity in _COSTS and ends(limit)[0] <= 0.0 and limit.high == 0.0:
+            found[name] = limit.model_copy(update={"quantity": COST, "low": None})
     return found
+
+
+def _costs_add_up(episodes: Sequence[Episode]) -> bool:
+    """Whether costs are told, and none is negative."""
+    return bool(episodes) and all(one.cost is not None and bool((one.cost >= 0.0).all()) for one in episodes)
 
 
 def _in_steps(limit: ConstraintConfig, reward: float) -> dict[str, float | None]:
     """The ends of a limit on the return, where each step earns `reward`, as ones on the length."""
     low, high = sorted(round(end / reward, 9) for end in ends(limit))
     return {"low": low if np.isfinite(low) else None, "high": high if np.isfinite(high) else None}
-
-
-def _allows_none(limit: ConstraintConfig, least: float) -> bool:
-    """Whether a limit allows no step to cost anything, where one that does costs `least` or more."""
-    low, high = ends(limit)
-    return low <= 0.0 and (high == 0.0 or 0.0 < high < least)
 
 
 def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
@@ -132,9 +131,13 @@ def _to_the_end(labels: Labels, name: str) -> ClaimLabel:
     return other.model_copy(update={"reason": f"as {label.claim}: {other.reason}"})
 
 
-def _in_the_shared_episodes(limit: ConstraintConfig) -> Demand:
-    """One per episode asks for one per step too: no more than all steps of an episode that breaks it do."""
+def _in_the_shared_episodes(limit: ConstraintConfig, costs_add_up: bool) -> Demand:
+    """One per episode asks for one per step too: no more than all steps of an episode that breaks it do. Where costs
+    add up, a limit on their sum is one on each, and that each is nothing is one on their sum."""
     low, high = ends(limit)
+    if costs_add_up and limit.quantity in _COSTS and low <= 0.0:
+        in_all = high if limit.quantity != COST or high <= 0.0 else np.inf
+        return Demand((COST, "adds up"), (-high, -in_all, -limit.max_probability, float(limit.per == "episode")))
     return Demand((limit.quantity,), (low, -high, -limit.max_probability, float(limit.per == "episode")))
 
 

@@ -66,7 +66,12 @@ def play_in(
 
 
 def are_alike(some: Sequence[Episode], others: Sequence[Episode]) -> bool:
-    """Whether in each episode the same was observed, done and earned as in the other one of its place."""
-    parts = ("obs", "action", "reward", "next_obs")
-    pairs = zip(some, others, strict=True)
-    return all(np.array_equal(getattr(one, part), getattr(other, part)) for one, other in pairs for part in parts)
+    """Whether in each episode the same was observed, done, earned and told as in the other one of its place, and it
+    ended alike."""
+    parts = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+    return all(
+        one.info.keys() == other.info.keys()
+        and all(np.array_equal(one.info[key], other.info[key], equal_nan=True) for key in one.info)
+        and all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
+        for one, other in zip(some, others, strict=True)
+    )
