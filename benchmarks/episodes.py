@@ -6,8 +6,9 @@
 Four tasks, ten seeds each, and more where ten could not tell a loss of 5 % from chance: of LunarLander ten more, of
 HalfCheetah 190, each number named before any of them was trained. HalfCheetah ends at some 1,400 or, one time in five,
 above 2,000: of two codes that learn alike, ten seeds meet the bound one time in ten, 20 two in ten, 200 eight in ten
-(drawn from the scores of 40 seeds of both). They are trained alike by the code before (every checkpoint ended all episodes) and by this code,
-in turns. The kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score is their mean return.
+(drawn from the scores of 40 seeds of both). They are trained alike by the code before (every checkpoint ended all
+episodes) and by this code, in turns. The kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score
+is their mean return.
 For each task: the interquartile mean of both, and the one-sided 95 % bound and the two-sided 95 % interval of their
 difference, by a bootstrap over seeds, whose two scores stay together, as shares of the mean before. Speed is processor
 time for a step, the median over the pairs. Results are kept in `benchmarks/results/episodes.json`, each with the

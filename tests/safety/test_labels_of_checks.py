@@ -35,6 +35,7 @@ from loomrl.safety.checks.reward_bias import RewardBiasConfig
 from loomrl.safety.checks.reward_hacking import RewardHackingConfig, SensorConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.constraints import exact, limits
+from loomrl.safety.model_checking.spoilers import spoilers
 from loomrl.safety.probing.exploits import Loops, UnearnedRewards
 from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted
 from loomrl.training.config import TrainingConfig
@@ -165,8 +166,10 @@ def test_all_actions_are_possible_in_every_box() -> None:
 
 @pytest.mark.parametrize("differs", [False, True])
 def test_a_range_that_changes_nothing_is_not_counted(differs: bool) -> None:
+    """Which value was drawn is told, and no change."""
     one = Episode(0, np.zeros((2, 1)), np.zeros(2), np.ones(2), np.zeros((2, 1)), False, True)
-    other = replace(one, next_obs=np.array([[0.0], [0.1]])) if differs else one
+    one, other = (replace(one, info={"parameter.mass": np.full(2, mass)}) for mass in (0.5, 2.0))
+    other = replace(other, next_obs=np.array([[0.0], [0.1]])) if differs else other
     assert (held_out_ranges._label([one, one], [one, other]) is None) is differs
 
 
@@ -316,6 +319,32 @@ def test_what_costs_nothing_back_is_more_the_longer_it_goes_on(monkeypatch: pyte
         "i": 'R{"gain"}<=4 [ F s=2 ]',
     }
     assert covered_in_a_model(monkeypatch, costs) == {"ab", "cd", "gi"}
+
+
+def test_ways_that_may_cross_are_not_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who goes to the end may crash before."""
+    ways = {"a": 'P>=0.9 [ F "end" ]', "b": 'P<=0.1 [ !"end" U "crash" ]', "c": 'P<=0.1 [ !("end"|"crash") U "crash" ]'}
+    assert covered_in_a_model(monkeypatch, ways) == {"bc", "cb"}
+    apart = {"a": 'P>=0.9 [ !"crash" U "end" ]', "b": 'P<=0.1 [ !"end" U "crash" ]'}
+    assert covered_in_a_model(monkeypatch, apart) == {"ab"}
+
+
+def test_what_stands_in_each_other_too_deep_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deep(last: int) -> str:
+        text = 'P>=0.51 [ F "crash" ]'
+        for number in range(200):
+            text = f'P>=0.{number + 1:03d}{last} [ X "crash" ] {"&|"[number % 2]} ({text})'
+        return text
+
+    assert covered_in_a_model(monkeypatch, {"a": deep(1), "b": deep(2)}) <= {"ba"}
+
+
+def test_of_many_things_to_be_done_one_after_the_other_some_are_tried() -> None:
+    """Of twenty conditions there are 1,520 pairs; the text is read once."""
+    model = model_of(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False)).model
+    text = " | ".join(f"P<=0.5 [ X s={state} ]" for state in range(20))
+    assert 100 < len(list(spoilers(model, model_checking._read(text)))) <= 2 * 20 + 200
+    assert model_checking._read(text) is model_checking._read(text)
 
 
 def test_the_same_in_other_words_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

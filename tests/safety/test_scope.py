@@ -464,6 +464,8 @@ def test_a_limit_on_all_costs_is_one_on_each_and_none_at_any_step_is_none_in_all
     ):
         for order in ([strict, loose], [loose, strict]):
             assert labelled(monkeypatch, order, [free], *swayed) == {strict.name: None, loose.name: strict.name}
+    each, total = of("cost", 0.5), of("episode_cost", 0.9)
+    assert set(labelled(monkeypatch, [each, total], [free], *swayed).values()) == {None}
 
 
 @pytest.mark.parametrize(

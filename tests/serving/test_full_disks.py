@@ -1,5 +1,6 @@
 """A file system without room, or without room for another file: nothing is decided unrecorded, and it goes on."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -208,18 +209,32 @@ def test_a_chain_goes_on_over_restarts_without_room(disk: SmallDisk) -> None:
     assert all(next(complete_lines(path)).startswith(b'{"kind":"open"') for path in segments(log.folder))
 
 
-def test_what_a_reserve_held_outlives_who_is_killed_while_writing(tmp_path: Path) -> None:
-    reserve = Reserve(tmp_path / "reserve")
+def test_what_a_reserve_held_outlives_who_is_killed_while_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first slot, or in the second: the text before it, or itself, is whole."""
+    reserve, states = Reserve(tmp_path / "reserve"), [b""]
     for text in (b"first", b"second", b"third"):
         reserve.write(text)
-    whole = (tmp_path / "reserve").read_bytes()
-    reserve.write(b"fourth")
-    after = (tmp_path / "reserve").read_bytes()
-    (place,) = {index // SLOT_BYTES for index, pair in enumerate(zip(whole, after, strict=True)) if pair[0] != pair[1]}
-    for cut in (1, 20, 45):  # bytes of it that came to the disk
-        start = place * SLOT_BYTES
-        (tmp_path / "torn").write_bytes(whole[:start] + after[start : start + cut] + whole[start + cut :])
-        assert reserved_text(tmp_path / "torn") == Reserve(tmp_path / "torn").read() == b"third"
+    write = os.pwrite
+
+    def seen(handle: int, data: bytes, place: int) -> int:
+        states.append((tmp_path / "reserve").read_bytes())
+        return write(handle, data, place)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "pwrite", seen)
+        reserve.write(b"fourth")
+    states = [*states[1::2], (tmp_path / "reserve").read_bytes()]  # what is written between is the mark of use
+    for expected, before, after in ((b"third", states[0], states[1]), (b"fourth", states[1], states[2])):
+        changed = [index for index, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
+        start = changed[0] // SLOT_BYTES * SLOT_BYTES
+        assert max(changed) < start + SLOT_BYTES
+        for cut in (1, 20, 45):  # bytes of it that came to the disk
+            (tmp_path / "torn").write_bytes(before[:start] + after[start : start + cut] + before[start + cut :])
+            torn = Reserve(tmp_path / "torn")
+            assert reserved_text(tmp_path / "torn") == torn.read() == expected
+            assert not torn.has_lost
     assert reserve.read() == b"fourth"
     with pytest.raises(ArtifactError, match="more than is reserved"):
         reserve.write(bytes(SLOT_BYTES))

@@ -59,12 +59,12 @@ def is_broken_by_any(modelled: Modelled, text: str) -> bool:
 
 
 def test_who_earns_the_least_arrives() -> None:
-    """To go in circles for nothing is no way to the goal: what is earned until then is infinite."""
-    way = [1, 0, 0, 1, 1, 0, 1, 0, 0, 1]
-    following, earned = [[0, 0] for _ in range(11)], [[0.0, 0.0] for _ in range(11)]
-    for state, action in enumerate(way):
-        following[state][action], earned[state][action] = state + 1, 0.1
-    following[10] = [10, 10]
+    """To go in circles for nothing is no way to the goal: what is earned until then is infinite. Of two ways on, the
+    first is the dear one."""
+    following, earned = [[10, 10] for _ in range(11)], [[0.0, 0.0] for _ in range(11)]
+    for state in range(10):
+        following[state] = [state + 1, state + 1 if state % 2 else 0]
+        earned[state] = [1.0, 0.1] if state % 2 else [0.1, 0.0]
     lane = a_choice(following, earned, done=[10])
     assert is_broken_by_any(lane, 'R{"cost"}>=1.5 [ F "done" ]')
     assert not is_broken_by_any(lane, 'R{"cost"}>=0.9 [ F "done" ]')

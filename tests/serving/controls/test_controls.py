@@ -21,7 +21,7 @@ from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls import elapsed
 from loomrl.serving.controls.controls import LAPSED, Change, Controls
 from loomrl.serving.controls.elapsed import Countdown
-from loomrl.serving.controls.order_file import SavedControls
+from loomrl.serving.controls.order_file import FORMAT, SavedControls
 from loomrl.serving.controls.order_store import OrderStore
 from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE, not_replaced
 from loomrl.serving.controls.overrides import Override
@@ -879,7 +879,7 @@ def test_a_damaged_file_is_set_aside_and_changes_nothing(loomrl_home: Path, dama
 def written_by_a_newer_version(path: Path) -> bytes:
     """It is whole, and an older server does not know all that it says."""
     newer = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "digest"}
-    newer |= {"format": newer["format"] + 1, "ranks": []}
+    newer |= {"format": FORMAT + 1, "ranks": []}
     text = canonical_json(newer | {"digest": sha256(canonical_json(newer))})
     path.write_bytes(text)
     return text

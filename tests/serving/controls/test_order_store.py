@@ -4,7 +4,7 @@ reserve."""
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,18 +12,19 @@ from typing import Any, NoReturn
 import pytest
 from pydantic import ValidationError
 
-from loomrl.errors import ArtifactError
+from loomrl.errors import ArtifactError, ConfigError
 from loomrl.serving.controls import controls as room
-from loomrl.serving.controls.controls import Controls
-from loomrl.serving.controls.order_file import SavedControls
+from loomrl.serving.controls.controls import Change, Controls
+from loomrl.serving.controls.order_file import FORMAT, SavedControls
 from loomrl.serving.controls.overrides import Override, OverrideOrder
-from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan
+from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan, PlanOrder
 from loomrl.storage.audit.history import records
-from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.system.files import canonical_json, sha256
 from tests.support.inside import wait_for
 
 ADA = {"person": "Ada", "reason": "test"}
@@ -42,6 +43,10 @@ def switched_on(controls: Controls) -> None:
     controls.set_kill_switch(KillSwitch(**ADA), "Ada", "test")
 
 
+def full_log() -> NoReturn:
+    raise AuditUnwritable("no space left on the disk", full=True)
+
+
 def reads_fail(disk: pytest.MonkeyPatch, *unread: Path) -> None:
     """The disk gives none of these files."""
     read = Path.read_bytes
@@ -56,18 +61,51 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("action", [2**64, -(2**63) - 1, [0.0, float("nan")], float("inf"), nested(300), {1: 2}, {1}])
-def test_an_action_that_files_and_records_do_not_hold_alike_is_refused(action: Any) -> None:
+def test_an_action_that_files_and_records_do_not_hold_alike_is_refused(loomrl_home: Path, action: Any) -> None:
     """One that a file takes, and the log does not, would keep all that is ordered later off the record."""
-    for made in (Override, OverrideOrder):
-        with pytest.raises(ValidationError, match="an action is JSON, with finite numbers and integers of 64 bits"):
-            made(action=action, **ADA)
+    with pytest.raises(ValidationError, match="an action is JSON, with finite numbers and integers of 64 bits"):
+        OverrideOrder(action=action, **ADA)
     with pytest.raises(ValidationError, match="an action is JSON"):
-        Fallback(action=action)
+        PlanOrder(fallback=Fallback(action=action), **ADA)
+    controls = Controls("cartpole")
+    with pytest.raises(ConfigError, match="an action is JSON"):
+        controls.set_override(Override(action=action, **ADA), "Ada")
+    with pytest.raises(ConfigError, match="an action is JSON"):
+        controls.set_plan(Plan(fallback=Fallback(action=action), **ADA), "Ada")
+    assert not controls.path.exists()
+
+
+def test_an_action_that_leaves_no_room_for_other_orders_is_refused(loomrl_home: Path) -> None:
+    with pytest.raises(ValidationError, match="in 16384 bytes of JSON at most, found 20001"):
+        OverrideOrder(action=[0] * 10_000, **ADA)
 
 
 @pytest.mark.parametrize("action", [0, 2**64 - 1, 1e20, [0.1, -0.3], (0, 1), {"a": [True, None, "left"]}])
-def test_any_other_action_may_be_ordered(action: Any) -> None:
-    assert Override(action=action, **ADA).action == action
+def test_any_other_action_may_be_ordered(loomrl_home: Path, action: Any) -> None:
+    Controls("cartpole").set_override(OverrideOrder(action=action, **ADA).override(), "Ada")
+    (kept,) = Controls("cartpole").orders.active_overrides()
+    assert kept.action == (list(action) if isinstance(action, tuple) else action)
+
+
+def test_an_override_from_before_that_would_be_refused_now_is_in_force_and_can_be_lifted(loomrl_home: Path) -> None:
+    """It concerns one agent; what is ordered besides is on record as ever."""
+    log = AuditLog("cartpole", "server-0", reserves=True)
+    earlier = Controls("cartpole")
+    earlier._set("override/a", Override(action=2**70, agent_id="a", **ADA), "Ada", "test")
+    earlier._save()
+
+    def recorded(changes: Sequence[Change]) -> None:
+        log.queue_order([record("override", policy="cartpole", document=one.control.document) for one in changes])
+
+    controls = Controls("cartpole", recorded, keep=log.keep_orders)
+    assert [one.action for one in controls.orders.active_overrides()] == [2**70]
+    assert (controls.missing, controls.damaged) == (None, None)
+    switched_on(controls)
+    controls.clear_overrides(None, "Ada", "over")
+    assert controls.orders.active_overrides() == []
+    log.close()
+    assert verify_chain(log.folder).intact
+    assert Controls("cartpole").orders == controls.orders
 
 
 def test_an_order_that_the_log_cannot_hold_stands_in_it_as_text(loomrl_home: Path) -> None:
@@ -126,10 +164,7 @@ def test_a_reserve_without_a_whole_text_is_said_to_be_damaged_until_loomdb_has_t
 ) -> None:
     """By every process, and after a restart."""
     reserve = with_one_order_in_the_reserve(monkeypatch)
-    damaged = bytearray(reserve.read_bytes())
-    for slot in (0, SLOT_BYTES):
-        damaged[slot + 40] ^= 1
-    reserve.write_bytes(damaged)
+    smashed(reserve)
     found = [Controls("cartpole", patience_seconds=PATIENCE), Controls("cartpole")]
     found[0].follow()
     wait_for(lambda: not Reserve(reserve).has_lost)  # it is written anew, and was damaged all the same
@@ -190,7 +225,6 @@ def test_a_reserve_that_cannot_be_emptied_has_nobody_write_the_file_again_and_ag
     loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_one_order_in_the_reserve(monkeypatch)
-    one, other = Controls("cartpole"), Controls("cartpole")
     written, write = list[Path](), SavedControls.write
 
     def counted(self: SavedControls, path: Path) -> None:
@@ -200,6 +234,7 @@ def test_a_reserve_that_cannot_be_emptied_has_nobody_write_the_file_again_and_ag
     monkeypatch.setattr(SavedControls, "write", counted)
     with monkeypatch.context() as disk:
         disk.setattr(Reserve, "write", full)
+        one, other = Controls("cartpole"), Controls("cartpole")
         one.set_kill_switch(None, "Ada", "over")
         other.follow()
         written.clear()
@@ -212,6 +247,169 @@ def test_a_reserve_that_cannot_be_emptied_has_nobody_write_the_file_again_and_ag
     one.follow()
     other.follow()
     assert (one.reserved, other.reserved) == (None, None)
+
+
+def smashed(reserve: Path) -> None:
+    """A bit of each slot changed."""
+    damaged = bytearray(reserve.read_bytes())
+    for slot in (0, SLOT_BYTES):
+        damaged[slot + 40] ^= 1
+    reserve.write_bytes(damaged)
+
+
+@pytest.mark.parametrize("why", ["newer", "unread"])
+def test_a_damaged_reserve_has_nobody_overwrite_a_file_that_must_be_left_alone(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    reserve = with_one_order_in_the_reserve(monkeypatch)
+    controls = Controls("cartpole")
+    controls.follow()
+    files = [controls.path, controls.path.with_suffix(".copy")]
+    if why == "newer":
+        newer = {"controls": [], "countdowns": {}, "format": FORMAT + 1, "ranks": []}
+        for path in files:
+            path.write_bytes(canonical_json({**newer, "digest": sha256(canonical_json(newer))}))
+    before = [path.read_bytes() for path in files]
+    smashed(reserve)
+    with monkeypatch.context() as disk:
+        if why == "unread":
+            reads_fail(disk, *files)
+        again = Controls("cartpole", patience_seconds=PATIENCE)
+        for _ in range(3):
+            with suppress(ArtifactError):
+                again.follow()
+        again.finish(PATIENCE)
+        assert again.unknown is not None
+        assert again.missing is not None
+    assert [path.read_bytes() for path in files] == before
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_reserve_that_could_not_be_read_is_neither_emptied_nor_overwritten(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """It is read when the disk is well again, which may be a moment later."""
+    with_one_order_in_the_reserve(monkeypatch)
+    read, num_left = os.pread, [0]
+
+    def at_times(*asked: Any) -> bytes:
+        num_left[0] -= 1
+        return failing() if num_left[0] >= 0 else read(*asked)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pread", at_times)
+        if is_full:
+            disk.setattr(SavedControls, "write", full)
+        for num_failing in range(1, 8):
+            num_left[0] = num_failing
+            controls = Controls("cartpole")
+            controls.set_override(Override(action=1, **ADA), "Ada")
+            num_left[0] = 0
+            for one in (controls, Controls("cartpole")):
+                with suppress(ArtifactError):
+                    one.follow()
+                assert one.orders.kill_switch is not None, num_failing
+    assert Controls("cartpole").orders.kill_switch is not None
+
+
+@pytest.mark.parametrize("damaged", ["reserve", "file and copy"])
+def test_what_was_lost_is_said_after_a_restart_also_where_the_disk_was_full(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damaged: str
+) -> None:
+    reserve = with_one_order_in_the_reserve(monkeypatch)
+    if damaged == "reserve":
+        smashed(reserve)
+    else:
+        controls = Controls("cartpole")
+        controls.follow()
+        for path in (controls.path, controls.path.with_suffix(".copy")):
+            path.write_bytes(b"{")
+    with monkeypatch.context() as disk:
+        disk.setattr(SavedControls, "write", full)
+        for _ in range(2):
+            one = Controls("cartpole")
+            one.follow()
+            assert "damaged" in (one.missing or "")
+            assert "orders may be missing here" in (one.missing or "")
+        one.set_override(Override(action=1, **ADA), "Ada")
+    other = Controls("cartpole")
+    for each in (one, other, Controls("cartpole")):
+        each.follow()
+        assert "orders may be missing here" in (each.missing or "")
+        assert [given.action for given in each.orders.active_overrides()] == [1]
+    one.exchange(LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}"))
+    other.follow()
+    assert (one.missing, other.missing, Controls("cartpole").missing) == (None, None, None)
+
+
+def test_two_that_make_the_reserve_at_once_have_one(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is slower writes over nobody's order."""
+    made, link = list[Path](), os.link
+
+    def late(source: Any, target: Path) -> None:
+        if not made:
+            made.append(target)
+            with_one_order_in_the_reserve(monkeypatch)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    assert Controls("cartpole").orders.kill_switch is not None
+    assert Controls("cartpole").orders.kill_switch is not None
+    assert [path.name for path in made[0].parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_reserve_that_was_cut_off_has_lost_what_was_in_it(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = with_one_order_in_the_reserve(monkeypatch)
+    whole = reserve.read_bytes()
+    for size in (0, 60, 1_000, SLOT_BYTES + 10, 2 * SLOT_BYTES - 1):
+        reserve.write_bytes(whole[:size])
+        again = Controls("cartpole")
+        assert (again.orders.kill_switch is None) is ("damaged" in (again.missing or "")), size
+        assert (again.orders.kill_switch is None) is (size < 1_000)
+        for path in again.path.parent.glob("cartpole.[jc]*"):
+            path.unlink()
+        reserve.unlink()
+
+
+def test_a_reserve_that_was_closed_is_not_opened_again(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path / "reserve")
+    reserve.write(b"text")
+    reserve.close()
+    reserve.close()
+    with pytest.raises(ArtifactError, match="was closed"):
+        reserve.read()
+    assert not reserve.is_there
+
+
+def test_a_damaged_reserve_of_a_log_is_put_on_record_and_written_anew(loomrl_home: Path) -> None:
+    log = AuditLog("cartpole", "server-0", reserves=True)
+    log.append_order([record("kill_switch", policy="cartpole", on=True)])
+    reserve = log.folder / "reserve"
+    Reserve(reserve).write(b"lines of records that found no room\n")
+    log.close()
+    smashed(reserve)
+    assert not verify_chain(log.folder).intact
+    again = AuditLog("cartpole", "server-0", reserves=True)
+    again.append_order([record("kill_switch", policy="cartpole", on=False)])
+    again.close()
+    (told,) = [one for one in records("cartpole") if one["kind"] == "damaged"]
+    assert f"{reserve} is damaged: records of orders may be missing here" in told["reason"]
+    assert verify_chain(log.folder).intact
+
+
+def test_records_that_wait_are_kept_again_where_their_reserve_is_removed(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AuditLog("cartpole", "server-0", reserves=True)
+    with monkeypatch.context() as disk:
+        disk.setattr(log, "_write_whole", lambda _: full_log())
+        log.append_order([record("kill_switch", policy="cartpole", on=True)])
+        assert log.num_waiting_bytes > 0
+        reserve = log.folder / "reserve"
+        reserve.unlink()
+        log.keep_orders()
+        assert b"kill_switch" in Reserve(reserve).read()
+    log.close()
 
 
 # --- file and copy -------------------------------------------------------------------------------------------------
@@ -254,6 +452,20 @@ def test_what_a_save_reads_is_known(loomrl_home: Path, monkeypatch: pytest.Monke
     again.set_plan(Plan(challengers=["2"], **ADA), "Ada")
     assert (again.unknown, again.missing) == (None, None)
     assert again.orders.kill_switch is not None
+
+
+def test_what_was_lost_before_stops_no_version_where_all_that_is_kept_is_known(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smashed(with_one_order_in_the_reserve(monkeypatch))
+    controls = Controls("cartpole")
+    controls.set_override(Override(action=1, agent_id="a", **ADA), "Ada")
+    with monkeypatch.context() as disk:
+        reads_fail(disk, controls.path)
+        with pytest.raises(ArtifactError):
+            controls.refresh(has_changed=True)
+        assert controls.missing is not None
+        assert controls.unknown is None, "the copy is whole"
 
 
 # --- of one moment -------------------------------------------------------------------------------------------------

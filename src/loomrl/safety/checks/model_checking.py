@@ -5,6 +5,7 @@ The chain is the environment's finite model with the policy's action in every st
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,10 @@ class _Asked(Demand):
     def covers(self, other: Demand) -> bool:
         """Whether the property of the other one surely holds where this one's does."""
         mine: Any = self.subject[-1]
-        return isinstance(other, _Asked) and bool(mine.implies(other.subject[-1]))
+        try:
+            return isinstance(other, _Asked) and bool(mine.implies(other.subject[-1]))
+        except RecursionError:  # their parts stand in each other too deep to say
+            return False
 
 
 def demands(context: Context, config: ModelCheckingConfig) -> dict[str, Demand]:
@@ -265,13 +269,19 @@ def _written(value: float | None) -> float | str | None:
 
 
 def _parsed(prop: ModelPropertyConfig) -> Expression:
-    from loomrl.environment.finite.prism.syntax import read_property
-
     with _named(prop):
-        parsed = read_property(prop.property)
+        parsed = _read(prop.property)
         if "=?" in parsed.args:
             raise ConfigError("=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]")
     return parsed
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> Expression:
+    """It is asked of many chains."""
+    from loomrl.environment.finite.prism.syntax import read_property
+
+    return read_property(text)
 
 
 @contextmanager

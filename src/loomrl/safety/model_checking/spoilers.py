@@ -15,6 +15,7 @@ from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of, where
 
 _SWEEPS = 1_000
 _CHANGED = 1e-12
+_MOST_PAIRS = 200  # of things to be done one after the other, of all there are alike
 _ROUNDS = 100  # of policy iteration; numbers that lie closer together than `_CHANGED` may change places for ever
 
 
@@ -43,9 +44,9 @@ def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
     extremes += [(aim, _least_earned(model, aim)) for aim in aims if aim.reward is not None and aim.target.any()]
     for _, actions in extremes:
         yield actions
-    for (aim, first), (other, then) in permutations(extremes, 2):
-        if aim is not other:
-            yield np.where(_on_the_way(model, aim, first), first, then)
+    pairs = [(one, other) for one, other in permutations(extremes, 2) if one[0] is not other[0]]
+    for (aim, first), (_, then) in pairs[:: 1 + len(pairs) // _MOST_PAIRS]:
+        yield np.where(_on_the_way(model, aim, first), first, then)
 
 
 def _on_the_way(model: FiniteModel, aim: _Aim, actions: Ints) -> Mask:

@@ -14,6 +14,8 @@ from loomrl.safety.check import Context
 from loomrl.safety.probing.probes import act_with
 from loomrl.types import Episode, Policy
 
+_DRAWN = "parameter."  # begins what `Randomized` tells of the values it drew
+
 
 def with_parameter(snapshot_folder: Path, name: str, value: Any) -> Definition:
     """The environment of a snapshot with this value of a parameter of its constructor, which is then not drawn.
@@ -67,11 +69,15 @@ def play_in(
 
 def are_alike(some: Sequence[Episode], others: Sequence[Episode]) -> bool:
     """Whether in each episode the same was observed, done, earned and told as in the other one of its place, and it
-    ended alike."""
+    ended alike. What a randomized parameter is, which infos tell, is left out."""
     parts = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
     return all(
         one.info.keys() == other.info.keys()
-        and all(np.array_equal(one.info[key], other.info[key], equal_nan=True) for key in one.info)
+        and all(
+            np.array_equal(one.info[key], other.info[key], equal_nan=True)
+            for key in one.info
+            if not key.startswith(_DRAWN)
+        )
         and all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
         for one, other in zip(some, others, strict=True)
     )

@@ -41,7 +41,7 @@ from loomrl.serving.controls.orders import (
 )
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.peer import Give, Orders, Peer
-from loomrl.serving.controls.plan import KillSwitch, Plan
+from loomrl.serving.controls.plan import KillSwitch, Plan, check_action
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
 from loomrl.system.home import inside
@@ -148,8 +148,9 @@ class Controls:
     def _write_again(self) -> None:
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         is_outdated = self._store.is_outdated and self._patience_seconds is not None  # a command writes what it orders
-        fails = any(why is not None for why in (self.unsaved, self.reserved, self._store.damage))
-        if self._written is not self._known or fails or is_due or is_outdated:
+        fails = self.unsaved is not None or self.reserved is not None
+        is_due |= is_outdated or self._store.is_due or self._store.has_orders_in_reserve
+        if self._written is not self._known or fails or is_due:
             self._have_saved(0.0)
 
     def refresh(self, has_changed: bool = False) -> None:
@@ -173,7 +174,7 @@ class Controls:
                         self._follow(found, began)
                         self._stamp = stamp if self._store.unread is None else None
                         if self._store.unread is not None and has_changed:
-                            self._unknown_announced = self.missing
+                            self._unknown_announced = self._store.unheard
                     if self._store.unread is not None:
                         raise ArtifactError(self._store.unread)
         finally:
@@ -234,7 +235,7 @@ class Controls:
             if failure is None:
                 self._unknown_at_start = None  # what was set before the start LoomDB has told
         if failure is None:
-            self._store.find_lost()
+            self._store.settle()
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -283,12 +284,20 @@ class Controls:
 
         It is in force here at once, and then at the other workers, also where the disk takes no file: `unsaved` or
         `reserved` says why, `unconfirmed` which worker does not answer.
+
+        Raises:
+            ConfigError: for an action that cannot be kept, or put on record.
         """
         self.put_override(override, actor)
         self._settle()
 
     def put_override(self, override: Override, actor: str) -> None:
-        """Put an override in force in this process; `settled` has the other workers told, and it written."""
+        """Put an override in force in this process; `settled` has the other workers told, and it written.
+
+        Raises:
+            ConfigError: for an action that cannot be kept, or put on record.
+        """
+        check_action(override.action)
         self._set(override_name(override.agent_id), override, actor, override.reason)
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
@@ -329,10 +338,12 @@ class Controls:
         """Put a plan in force; agents keep their version where its split allows. Returns it with its slices.
 
         Raises:
-            ConfigError: when the plan was changed since the `revision` that the new one was made from.
+            ConfigError: when the plan was changed since the `revision` that the new one was made from; and for an
+                action of its fallback that cannot be kept, or put on record.
             ArtifactError: when another process holds the file for long, or neither it nor the reserve can be written;
                 nothing has changed.
         """
+        check_action(None if plan.fallback is None else plan.fallback.action)
         with self._store.exclusive():
             self._save_alone()
             with self._lock:
@@ -585,7 +596,7 @@ class Controls:
         self._count_down()
 
     def _to_save(self) -> SavedControls:
-        return SavedControls(controls=self._known_orders(), countdowns=self._counted_down())
+        return SavedControls(controls=self._known_orders(), countdowns=self._counted_down(), lost=self._store.lost)
 
     def _counted_down(self) -> dict[str, Countdown]:
         return {name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()}
@@ -629,13 +640,10 @@ class Controls:
                 self._follow(found, began)
                 known, wanted = self._known, self._to_save()
         is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if wanted.controls != self._store.in_file or self._store.damage is not None or is_due:
+        if is_due or not self._store.holds(wanted):
             self._store.write(wanted)
         else:
-            if self._store.is_outdated:
-                with suppress(ArtifactError):  # it says the same
-                    self._store.write_both(wanted)
-            self._store.empty_reserve()
+            self._store.renew(wanted)
         stamp = (said, self._store.look())
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._kept = known, None, time.monotonic()

@@ -21,7 +21,8 @@ from loomrl.system.files import canonical_json, sha256, write_atomic
 from loomrl.system.plain import on_one_line
 from loomrl.system.schema import Document
 
-FORMAT = 2  # one more with every key, or kind of order, that the version before could not read
+FORMAT = 3  # one more with every key, or kind of order, that the version before could not read
+_SINCE = {"lost": 3}  # which keys need which format; a file without them has the one before
 DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
 MAX_REASON = 500  # characters of what is wrong with a file
 _EARLIER = {"controls", "countdowns", "replaced"}  # the keys that files without a format may have
@@ -33,7 +34,7 @@ class NewerFormat(Exception):
 
 def sealed(content: Mapping[str, Any]) -> bytes:
     """The content as canonical JSON, with its format and its digest."""
-    whole = {**content, "format": FORMAT}
+    whole = {**content, "format": max((number for key, number in _SINCE.items() if key in content), default=2)}
     return canonical_json({**whole, "digest": sha256(canonical_json(whole))})
 
 
@@ -60,10 +61,12 @@ def opened(text: bytes) -> tuple[dict[str, Any], bool]:
 
 
 class SavedControls(Document):
-    """What was ordered on this host and is not replaced, and what overrides with an end have left, by their ids."""
+    """What was ordered on this host and is not replaced, what overrides with an end have left, by their ids, and what
+    was lost to damage, until LoomDB has told what it knows."""
 
     controls: list[Control] = []
     countdowns: dict[str, Countdown] = {}
+    lost: str | None = None
 
     @property
     def is_from_before_countdowns(self) -> bool:
@@ -82,7 +85,7 @@ class SavedControls(Document):
 
     def sealed(self) -> bytes:
         """As it is kept: with the format, and a digest of the content."""
-        return sealed(self.to_json())
+        return sealed({name: value for name, value in self.to_json().items() if name != "lost" or value is not None})
 
     def write(self, path: Path) -> None:
         """Write it as it is kept; raises as `Document.write` does."""

@@ -17,7 +17,7 @@ _LATEST = 253_402_300_799  # the last second of the year 9999: no `datetime` is 
 class _Pin(Document):
     """What is to be done instead of what the policy chooses. `agent_id` None means every agent."""
 
-    action: Action = None
+    action: Any = None
     version: Version | None = None
     fallback: bool = False
     agent_id: str | None = Field(default=None, min_length=1, max_length=128, examples=["cart-7"])
@@ -41,6 +41,7 @@ class _Pin(Document):
 class OverrideOrder(_Pin):
     """An override as an operator asks for it."""
 
+    action: Action = None
     expires_in_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS, examples=[600])
 
     def override(self) -> "Override":

@@ -15,25 +15,36 @@ from typing import Annotated, Any
 import orjson
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from loomrl.errors import ConfigError
 from loomrl.system.files import canonical_json
 from loomrl.system.schema import Document
 
 Version = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 POINTS = 1_000_000
+_MAX_ACTION_BYTES = 16_384  # some orders at once must have room in the reserve
 _REMEMBERED = 100_000  # agents whose point is kept at hand
 
 
-def _is_json(action: Any) -> Any:
-    """An action that files, records and answers can hold alike, whichever way it was given."""
+def _orderable(action: Any) -> Any:
     try:
         canonical_json(action)  # finite numbers alone
-        orjson.dumps(action)  # integers of 64 bits at most
+        size = len(orjson.dumps(action))  # integers of 64 bits at most
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"an action is JSON, with finite numbers and integers of 64 bits at most: {error}") from None
+    if size > _MAX_ACTION_BYTES:
+        raise ValueError(f"an action is ordered in {_MAX_ACTION_BYTES} bytes of JSON at most, found {size}")
     return action
 
 
-Action = Annotated[Any, AfterValidator(_is_json)]
+Action = Annotated[Any, AfterValidator(_orderable)]  # as it may be ordered now; what was ordered before stays readable
+
+
+def check_action(action: Any) -> None:
+    """Raise `ConfigError` for an action that files, records and answers cannot all hold, or room that is reserved."""
+    try:
+        _orderable(action)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 class Slice(Document):
@@ -48,7 +59,7 @@ class Fallback(Document):
     """What decides where the policy must not, or cannot: a version, or one constant action."""
 
     version: Version | None = None
-    action: Action = None
+    action: Any = None
 
     @model_validator(mode="after")
     def _one_thing(self) -> "Fallback":
@@ -121,6 +132,13 @@ class PlanOrder(Plan):
     """A plan as an operator sends it, with the `revision` it was made from: then it replaces no other."""
 
     revision: int | None = None
+
+    @field_validator("fallback")
+    @classmethod
+    def _is_orderable(cls, fallback: Fallback | None) -> Fallback | None:
+        if fallback is not None:
+            _orderable(fallback.action)
+        return fallback
 
     def plan(self) -> Plan:
         """The plan that this order puts in force."""

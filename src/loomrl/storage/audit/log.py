@@ -36,6 +36,7 @@ _HANG_SECONDS, _STILL_SECONDS = 2.0, 0.01  # that another writer is waited for; 
 _LOOK_SECONDS = 0.1  # between looks whether who writes a chain has ended
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_SERVERS = 1_000
+_UNKNOWN = b"\0"  # no lines: what a damaged reserve held
 
 
 class AuditUnwritable(LoomRLError):
@@ -194,7 +195,7 @@ class AuditLog:
         Nothing is raised: where the disk does not take them, the server's log says so.
         """
         self._write_queued()
-        if self._waiting and self._waiting != self._kept:
+        if self._waiting and not self._is_kept(self._waiting):
             try:
                 self.sync()
             except NotDurable as error:
@@ -363,6 +364,10 @@ class AuditLog:
         if self._reserve is None:
             return
         self._kept = self._reserve.read()
+        if self._reserve.has_lost:
+            why = f"{self._reserve.path} is damaged: records of orders may be missing here"
+            self.queue_order([record("damaged", policy=self.policy, reason=why)])
+            self._kept = _UNKNOWN
         for line, kept in waiting_records(self.folder):
             if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._head[2]:
                 self._waiting += line
@@ -382,9 +387,13 @@ class AuditLog:
         self._begun, self._head = True, (self.segment, sequence, digest)
         return list(range(sequence - num_records + 1, sequence + 1))
 
+    def _is_kept(self, waiting: bytes) -> bool:
+        """Whether the reserve holds what waits, and nothing else, and nobody has removed it."""
+        return waiting == self._kept and (not waiting or self._reserve is None or self._reserve.is_there)
+
     def _fill_reserve(self, waiting: bytes) -> None:
         """Have it hold what waits, and nothing else."""
-        if waiting == self._kept:
+        if self._is_kept(waiting):
             return
         try:
             if self._reserve is None:

@@ -1,8 +1,9 @@
 """Room that is reserved beforehand: what a person orders, and its record, are written also where a disk is full.
 
-A file of two slots whose blocks are taken when it is made. A text is written in place, over the slot that does not hold
-the newest one: on a file system that overwrites (ext4, XFS, tmpfs, NFS) that takes no new block, and whoever is killed
-meanwhile leaves the other slot whole. One that copies what is written (btrfs, ZFS) may want new blocks all the same.
+A file of two slots whose blocks are taken when it is made. A text is written in place, to both slots, one after the
+other: on a file system that overwrites (ext4, XFS, tmpfs, NFS) that takes no new block, whoever is killed meanwhile
+leaves one slot whole, and where a byte of one changes the other has the text. One that copies what is written (btrfs,
+ZFS) may want new blocks all the same.
 """
 
 import errno
@@ -12,19 +13,21 @@ import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from loomrl.errors import ArtifactError
 from loomrl.system.files import closed_with
 
 SLOT_BYTES = 64 * 1024
-_USED = b"texts were written here\n"  # at the end, from the first text on: a file without a whole one is damaged then
-_MAX_BYTES = 2 * SLOT_BYTES + len(_USED)
 _HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the text, bytes of it
+_USED = b"texts were written here\n"  # at the end, from the first text on: a file without a whole one is damaged then
+_NUM_BYTES = 2 * SLOT_BYTES + len(_USED)
 
 
 class Reserve:
     """A text of at most 65,488 bytes, kept in a file whose room is taken when it is made, so that it can be written
-    also where the disk is full. One process at a time may write it.
+    also where the disk is full. One process at a time may write it. A file that is removed or replaced while it is open
+    is made, or opened, anew.
 
     Raises:
         ArtifactError: when the file cannot be made, for lack of room above all.
@@ -33,18 +36,8 @@ class Reserve:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._open()
-
-    def _open(self) -> None:
-        try:
-            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            self._close = closed_with(self, self._handle)
-            if (size := os.fstat(self._handle).st_size) < 2 * SLOT_BYTES:
-                _fill(self._handle, size)
-        except OSError as error:
-            raise ArtifactError(
-                f"{self.path}: no room can be reserved for orders: {error.strerror}; free some space"
-            ) from error
+        self._handle, self._is_closed = -1, False
+        self._current()
 
     @property
     def stamp(self) -> tuple[int, int]:
@@ -57,15 +50,21 @@ class Reserve:
         return found.st_mtime_ns, found.st_ino
 
     @property
+    def is_there(self) -> bool:
+        """Whether what was written last stands in the file that has the name now."""
+        return self._handle >= 0 and _is_open_as(self._handle, self.path)
+
+    @property
     def has_lost(self) -> bool:
-        """Whether no text in it is whole though some were written.
+        """Whether no text in it is whole though some were written, or it is shorter than it was made.
 
         Raises:
             ArtifactError: when the disk fails.
         """
         with self._lock:
+            number, _ = self._newest()
             try:
-                return self._newest()[0] == 0 and os.pread(self._handle, len(_USED), 2 * SLOT_BYTES) == _USED
+                return number == 0 and _is_used(self._handle)
             except OSError as error:
                 raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
@@ -87,39 +86,75 @@ class Reserve:
         if _HEADER.size + len(text) > SLOT_BYTES:
             raise ArtifactError(f"{self.path}: {len(text)} bytes are more than is reserved; free some space")
         with self._lock:
-            number = self._newest()[0] + 1
-            body = struct.pack("<QQ", number, len(text)) + text
+            number, _ = self._newest()
             try:
-                os.pwrite(self._handle, hashlib.sha256(body).digest() + body, number % 2 * SLOT_BYTES)
-                with suppress(OSError):  # in a file that an earlier version made there may be no room for it
-                    os.pwrite(self._handle, _USED, 2 * SLOT_BYTES)
-                os.fsync(self._handle)
+                for one in (number + 1, number + 2):
+                    body = struct.pack("<QQ", one, len(text)) + text
+                    os.pwrite(self._handle, hashlib.sha256(body).digest() + body, one % 2 * SLOT_BYTES)
+                    with suppress(OSError):  # there may be no room for it where an earlier version made the file
+                        os.pwrite(self._handle, _USED, 2 * SLOT_BYTES)
+                    os.fsync(self._handle)
             except OSError as error:
                 raise ArtifactError(f"{self.path} cannot be written: {error.strerror}; check the disk") from error
 
     def close(self) -> None:
         """Close the reserve's file; the reserve cannot be used afterwards."""
-        self._close()
+        with self._lock:
+            self._is_closed = True
+            self._drop()
 
     def _newest(self) -> tuple[int, bytes]:
-        """Of the file that has the name now: another one, or none, may have taken the place of what was opened."""
-        if self._handle < 0 or not _is_open_as(self._handle, self.path):
-            self._close()
-            self._handle = -1
-            self._open()
+        handle = self._current()
         try:
-            return max(_whole(os.pread(self._handle, SLOT_BYTES, slot * SLOT_BYTES)) for slot in (0, 1))
+            return max(_whole(os.pread(handle, SLOT_BYTES, slot * SLOT_BYTES)) for slot in (0, 1))
         except OSError as error:
             raise ArtifactError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
+    def _current(self) -> int:
+        """The file that has the name now, opened; made where there is none."""
+        if self._is_closed:
+            raise ArtifactError(f"{self.path} was closed")
+        if self._handle >= 0 and not _is_open_as(self._handle, self.path):
+            self._drop()
+        if self._handle < 0:
+            try:
+                if not self.path.exists():
+                    _make(self.path)
+                self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                raise ArtifactError(
+                    f"{self.path}: no room can be reserved for orders: {error.strerror}; free some space"
+                ) from error
+            self._close = closed_with(self, self._handle)
+        return self._handle
 
-def _fill(handle: int, size: int) -> None:
-    """Random bytes: a file system that compresses, or leaves zeros out, reserves room for them too."""
-    missing = os.urandom(_MAX_BYTES - size)
-    if os.pwrite(handle, missing, size) < len(missing):
-        os.ftruncate(handle, size)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(handle)
+    def _drop(self) -> None:
+        if self._handle >= 0:
+            self._close()
+            self._handle = -1
+
+
+def _make(path: Path) -> None:
+    """Under its name only when it has all its room, whoever makes it at once. Random bytes: a file system that
+    compresses, or leaves zeros out, reserves room for them too.
+
+    Raises:
+        OSError: when there is no room.
+    """
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as made:
+        os.fchmod(made.fileno(), 0o640)
+        if made.write(os.urandom(_NUM_BYTES)) < _NUM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        made.flush()
+        os.fsync(made.fileno())
+        with suppress(FileExistsError):
+            os.link(made.name, path)
+
+
+def _is_used(handle: int) -> bool:
+    """Whether texts were written to a file, or bytes of it were cut off."""
+    is_short = os.fstat(handle).st_size < 2 * SLOT_BYTES
+    return is_short or os.pread(handle, len(_USED), 2 * SLOT_BYTES) == _USED
 
 
 def _whole(slot: bytes) -> tuple[int, bytes]:
@@ -153,16 +188,16 @@ def reserved_text(path: Path) -> bytes:
 def damage(path: Path) -> str | None:
     """What is wrong with a reserve's file, as the end of a sentence; None for nothing, and where there is no file.
 
-    It has two slots, which texts are written to in turn. From the second text on both hold a whole one, so that one
-    that does not is damage: by an edit, or by a power failure.
+    From the second text on both of its slots hold a whole one, so that one that does not is damage: by an edit, or by a
+    power failure.
 
     Raises:
         OSError: when the file cannot be read.
     """
     if not path.exists():
         return None
-    if not path.is_file() or path.stat().st_size not in (2 * SLOT_BYTES, _MAX_BYTES):
-        return f"is no file of {_MAX_BYTES} bytes"
+    if not path.is_file() or path.stat().st_size not in (2 * SLOT_BYTES, _NUM_BYTES):
+        return f"is no file of {_NUM_BYTES} bytes"
     for _ in range(3):  # a server may be writing
         numbers = sorted(number for number, _ in _slots(path))
         is_used = path.read_bytes()[2 * SLOT_BYTES :] == _USED
