@@ -84,6 +84,15 @@ def test_what_comes_second_is_worked_against_when_the_steps_of_the_first_are_ove
     assert is_broken_by_any(fork, f'P>=0.9 [ {first} ] | P>=0.9 [ F "b" ]')
 
 
+def test_the_next_state_matters_wherever_one_is() -> None:
+    """Also where one begins in what is asked for; and who begins where the first way is lost goes the second."""
+    stay = a_choice([[1, 0], [1, 1]], [[0.0, 0.0]] * 2, a=[0])
+    assert is_broken_by_any(stay, 'P<=0.5 [ X "a" ]')
+    assert is_broken_by_any(stay, 'P>=0.5 [ X "a" ]')
+    lost = a_choice([[1, 2], [1, 1], [2, 2]], [[0.0, 0.0]] * 3, a=[1], b=[2])
+    assert is_broken_by_any(lost, 'P>=0.5 [ s>0 U "b" ] | P<=0.5 [ F "b" ]')
+
+
 def test_each_p_of_a_formula_is_worked_against_but_one_about_another(lake: Modelled) -> None:
     both = read_property("P<=0.1 [ F s=5 ] & P>=0.5 [ F P>=0.9 [ X s=4 ] ]")
     found = list(spoilers(lake.model, both))

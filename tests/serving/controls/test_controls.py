@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from loomrl.serving.controls import elapsed
 from loomrl.serving.controls.controls import LAPSED, Change, Controls
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.order_file import FORMAT, SavedControls
-from loomrl.serving.controls.order_store import OrderStore
+from loomrl.serving.controls.order_store import Kept, OrderStore
 from loomrl.serving.controls.orders import KILL_SWITCH, OVERRIDE, not_replaced
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.plan import KillSwitch, Plan
@@ -413,12 +413,13 @@ def test_what_is_numbered_while_it_is_written_is_not_set_again_on_top_of_its_end
     one, other = Controls("cartpole"), Controls("cartpole")
     write = one._store.write
 
-    def numbered_meanwhile(wanted: SavedControls) -> None:
-        write(wanted)
+    def numbered_meanwhile(*wanted: Any) -> Kept:
+        kept = write(*wanted)
         monkeypatch.setattr(one._store, "write", write)  # once
         with monkeypatch.context() as slow:  # who exchanges waits for the file, which is held
             slow.setattr(one, "_save", lambda: None)
             one.exchange(database)
+        return kept
 
     monkeypatch.setattr(one._store, "write", numbered_meanwhile)
     say(one, what, True)

@@ -19,7 +19,7 @@ from loomrl.serving.controls.order_file import FORMAT, SavedControls
 from loomrl.serving.controls.overrides import Override, OverrideOrder
 from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan, PlanOrder
 from loomrl.storage.audit.history import records
-from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable, NotDurable
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.verification import verify_chain
@@ -409,7 +409,27 @@ def test_records_that_wait_are_kept_again_where_their_reserve_is_removed(
         reserve.unlink()
         log.keep_orders()
         assert b"kill_switch" in Reserve(reserve).read()
+        reserve.unlink()
+        reserve.mkdir()  # none can be made in its place
+        with pytest.raises(NotDurable, match="kept in memory alone"):
+            log.sync()
+        reserve.rmdir()
+        log.sync()
+        assert b"kill_switch" in Reserve(reserve).read()
     log.close()
+
+
+def test_what_an_override_has_left_is_kept_also_in_the_reserve(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "_KEPT_SECONDS", 0.0)
+    controls = Controls("cartpole")
+    monkeypatch.setattr(SavedControls, "write", full)
+    controls.set_override(OverrideOrder(action=1, expires_in_seconds=600, **ADA).override(), "Ada")
+    reserve = Reserve(controls.path.with_suffix(".reserve"))
+    before = reserve.read()
+    controls.follow()
+    assert reserve.read() != before
 
 
 # --- file and copy -------------------------------------------------------------------------------------------------
@@ -496,9 +516,17 @@ def test_who_lifts_an_override_does_not_lift_what_replaces_it_meanwhile(
     command.set_override(second, "Eve")
     follower, goes_on = held_up(server, monkeypatch)
     lifted: list[Override] = []
-    lifting = threading.Thread(target=lambda: lifted.extend(server.lift_overrides(first.id, "Bob", "over")))
+    begins = threading.Event()
+
+    def lift() -> None:
+        begins.set()
+        lifted.extend(server.lift_overrides(first.id, "Bob", "over"))
+
+    lifting = threading.Thread(target=lift)
     lifting.start()
+    assert begins.wait(PATIENCE)
     lifting.join(0.2)
+    assert lifting.is_alive(), "it waits for what is about to be in force"
     goes_on.set()
     for one in (lifting, follower):
         one.join(PATIENCE)
@@ -514,13 +542,18 @@ def test_a_plan_and_its_revision_are_of_one_moment(loomrl_home: Path, monkeypatc
     seen, make = list[tuple[list[str], int]](), room.orders_of
 
     def looked_at_meanwhile(standing: Any) -> Any:
+        begins = threading.Event()
+
         def look() -> None:
+            begins.set()
             described = server.describe_plan()
             seen.append((described["plan"]["challengers"], described["revision"]))
 
         looking = threading.Thread(target=look)
         looking.start()
-        looking.join(0.2)  # it waits for this
+        assert begins.wait(PATIENCE)
+        looking.join(0.2)
+        assert looking.is_alive(), "it waits for this"
         threads.append(looking)
         return make(standing)
 

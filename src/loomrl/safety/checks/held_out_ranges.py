@@ -12,7 +12,7 @@ from loomrl.safety.check import FALSIFICATION, CheckConfig, Context, Scope
 from loomrl.safety.config import ConstraintConfig
 from loomrl.safety.constraints import violates
 from loomrl.safety.probing.judging import APPROXIMATE, METHOD, judge_drop, least_return, return_limit
-from loomrl.safety.probing.worlds import are_alike, play_there, with_held_out_ranges
+from loomrl.safety.probing.worlds import DRAWN, are_alike, play_there, with_held_out_ranges
 from loomrl.types import Claim, ClaimLabel, Episode, LabelKind
 
 NAME = "held_out_ranges"
@@ -58,9 +58,7 @@ def examine(context: Context, config: HeldOutRangesConfig) -> list[Claim]:
         "returns": before.tolist(),
         "held_out_returns": after.tolist(),
         "num_violating_episodes": sum(violates(least_return(inside, config.max_return_drop), one) for one in outside),
-        "parameters": {
-            name: [float(episode.info[f"parameter.{name}"][0]) for episode in outside] for name in sorted(ranges)
-        },
+        "parameters": {name: [float(episode.info[DRAWN + name][0]) for episode in outside] for name in sorted(ranges)},
     }
     return [
         context.claim(

@@ -202,7 +202,8 @@ def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: A
         return None
     reason = f"it holds under {num_simple} other policies as well, of one action each or of actions at random"
     if num_worst:
-        reason += f", and under {num_worst} under which what it asks for is the most or the least that was found"
+        reason += f", and under {num_worst} that bring about the most or the least that was found of what it asks for, "
+        reason += "or of the one part and then of another"
     reason += ": whether any breaks it is not known"
     return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
 

@@ -362,7 +362,7 @@ def _reward_claim(
     elif not enough:
         finding += (
             f"; with {feature.parameter} {feature.values[1 + fewest]!r} {counts[fewest]} of {length} steps could be "
-            "compared, which is too few, because observations come to differ"
+            "compared, which is too few, because observations come to differ or episodes end"
         )
     evidence = {
         "kind": NAME,

@@ -15,18 +15,25 @@ from loomrl.safety.model_checking.pctl import asks, num_steps, reward_of, where
 
 _SWEEPS = 1_000
 _CHANGED = 1e-12
-_MOST_PAIRS = 200  # of things to be done one after the other, of all there are alike
-_ROUNDS = 100  # of policy iteration; numbers that lie closer together than `_CHANGED` may change places for ever
+_MOST_PAIRS = 200  # of things to be done one after the other; of more, some in even distances
+_ROUNDS = 100  # of policy iteration, which rounding might keep from ending
 
 
 class _Aim(NamedTuple):
     """What is passed through, what is reached, and in how many steps at most; `reward` (C,) is what each choice earns
-    until then, None where only the probability of reaching it is asked for."""
+    until then, None where only the probability of reaching it is asked for. `is_next` asks for the next state alone,
+    wherever one is."""
 
     through: Mask
     target: Mask
     num_steps: int = _SWEEPS
     reward: Floats | None = None
+    is_next: bool = False
+
+    @property
+    def goes_on(self) -> Mask:
+        """The states in which it matters what is done."""
+        return np.ones_like(self.target) if self.is_next else self.through & ~self.target
 
 
 def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
@@ -51,9 +58,9 @@ def spoilers(model: FiniteModel, formula: Expression) -> Iterator[Ints]:
 
 def _on_the_way(model: FiniteModel, aim: _Aim, actions: Ints) -> Mask:
     """The states, (S,), that are met before what is aimed at, while there are steps left to reach it."""
-    chain, goes_on = model.chain(model.choice_start[:-1] + actions), aim.through & ~aim.target
+    chain, goes_on = model.chain(model.choice_start[:-1] + actions), aim.goes_on
     rows = np.repeat(np.arange(len(goes_on)), np.diff(chain.row_start))
-    met = frontier = (model.states.initial > 0.0) & ~aim.target
+    met = frontier = (model.states.initial > 0.0) & goes_on
     for _ in range(aim.num_steps - 1):
         following = np.zeros_like(met)
         following[chain.columns[frontier[rows]]] = True
@@ -88,7 +95,7 @@ def _aim(model: FiniteModel, part: Expression) -> _Aim:
         return _Aim(everywhere, where(path.args[0], states), reward=reward)
     path, _ = as_until(path)
     if path.op == "next":
-        return _Aim(everywhere, where(path.args[0], states), 1)
+        return _Aim(everywhere, where(path.args[0], states), 1, is_next=True)
     through, steps, target = path.args
     if steps is None:
         return _Aim(where(through, states), where(target, states))
@@ -104,8 +111,11 @@ def _extreme(model: FiniteModel, aim: _Aim, is_most: bool) -> Ints:
     for _ in range(aim.num_steps):
         after = np.add.reduceat(model.probabilities * value[model.columns], model.row_start[:-1])
         after = (after if reward is None else after + reward).reshape(size, -1)
+        if aim.is_next:
+            chosen = after.argmax(axis=1) if is_most else after.argmin(axis=1)
+            break
         best = after.max(axis=1) if is_most else after.min(axis=1)
-        changed = aim.through & ~aim.target & (np.abs(best - value) > _CHANGED)
+        changed = aim.goes_on & (np.abs(best - value) > _CHANGED)
         chosen = np.where(changed, after.argmax(axis=1), chosen) if is_most else after.argmin(axis=1)
         if not changed.any():
             break

@@ -14,7 +14,7 @@ from loomrl.safety.check import Context
 from loomrl.safety.probing.probes import act_with
 from loomrl.types import Episode, Policy
 
-_DRAWN = "parameter."  # begins what `Randomized` tells of the values it drew
+DRAWN = "parameter."  # begins what `Randomized` tells of the values it drew
 
 
 def with_parameter(snapshot_folder: Path, name: str, value: Any) -> Definition:
@@ -76,7 +76,7 @@ def are_alike(some: Sequence[Episode], others: Sequence[Episode]) -> bool:
         and all(
             np.array_equal(one.info[key], other.info[key], equal_nan=True)
             for key in one.info
-            if not key.startswith(_DRAWN)
+            if not key.startswith(DRAWN)
         )
         and all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
         for one, other in zip(some, others, strict=True)

@@ -25,7 +25,7 @@ from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.numbering import NUM_SHARED, by_name, numbered, reaching_back
 from loomrl.serving.controls.order_file import SavedControls
-from loomrl.serving.controls.order_store import OrderStore
+from loomrl.serving.controls.order_store import Kept, OrderStore
 from loomrl.serving.controls.orders import (
     KILL_SWITCH,
     NUM_REPLACED,
@@ -41,7 +41,7 @@ from loomrl.serving.controls.orders import (
 )
 from loomrl.serving.controls.overrides import Override
 from loomrl.serving.controls.peer import Give, Orders, Peer
-from loomrl.serving.controls.plan import KillSwitch, Plan, check_action
+from loomrl.serving.controls.plan import KillSwitch, Plan, check_orderable
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.background import Background
 from loomrl.system.home import inside
@@ -118,11 +118,15 @@ class Controls:
         self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
         self._compared = 0.0  # `time.monotonic()` when that was found out
         self._store = OrderStore(self.path)
+        self._found = Kept(SavedControls(), None)  # when the files were read last
+        self._lost: str | None = None  # what was lost to damage, until LoomDB has told what it knows
+        self._told: str | None = None  # what the files say of that
+        self._settled: str | None = None  # of what LoomDB has made up for
         try:
             self.refresh()
         except ArtifactError as error:
             log.error("%s", error)
-        self._unknown_at_start = self._store.unheard
+        self._unknown_at_start = self._found.unheard
         self._write_again()
 
     def connect(self, peers: Mapping[int, Give]) -> None:
@@ -147,9 +151,9 @@ class Controls:
 
     def _write_again(self) -> None:
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
-        is_outdated = self._store.is_outdated and self._patience_seconds is not None  # a command writes what it orders
+        is_outdated = self._found.is_outdated and self._patience_seconds is not None  # a command writes what it orders
         fails = self.unsaved is not None or self.reserved is not None
-        is_due |= is_outdated or self._store.is_due or self._store.has_orders_in_reserve
+        is_due |= is_outdated or self._found.damage is not None or self._found.is_movable or self._lost != self._told
         if self._written is not self._known or fails or is_due:
             self._have_saved(0.0)
 
@@ -172,11 +176,11 @@ class Controls:
                     found, began = self._read_now()
                     with self._lock:
                         self._follow(found, began)
-                        self._stamp = stamp if self._store.unread is None else None
-                        if self._store.unread is not None and has_changed:
-                            self._unknown_announced = self._store.unheard
-                    if self._store.unread is not None:
-                        raise ArtifactError(self._store.unread)
+                        self._stamp = stamp if found.unread is None else None
+                        if found.unread is not None and has_changed:
+                            self._unknown_announced = found.unheard
+                    if found.unread is not None:
+                        raise ArtifactError(found.unread)
         finally:
             self._lapse()
 
@@ -210,7 +214,7 @@ class Controls:
         with suppress(ArtifactError):  # who follows the file says so: orders of other hosts do not depend on it
             self._have_read()
         num_revisions, mine = database.num_controls(self.policy), self._known
-        is_all_told = self._store.lost is None and self._unknown_at_start is None
+        is_all_told = self._lost is None and self._unknown_at_start is None
         is_recent = time.monotonic() - self._compared < _COMPARED_SECONDS and is_all_told
         if is_recent and self._shared is not None and self._shared[0] == num_revisions and self._shared[1] is mine:
             return
@@ -235,7 +239,8 @@ class Controls:
             if failure is None:
                 self._unknown_at_start = None  # what was set before the start LoomDB has told
         if failure is None:
-            self._store.settle()
+            with self._lock:  # what was lost LoomDB has told
+                self._settled, self._lost = self._lost or self._settled, None
         self._have_saved(self._patience_seconds)
         if failure is not None:
             raise failure
@@ -262,7 +267,7 @@ class Controls:
     @property
     def missing(self) -> str | None:
         """Why orders may be missing here; None where all that were kept are known."""
-        return self._store.unheard or self._store.lost
+        return self._found.unheard or self._lost
 
     def plan(self) -> tuple[Plan, int]:
         """The plan in force, and its revision."""
@@ -297,7 +302,7 @@ class Controls:
         Raises:
             ConfigError: for an action that cannot be kept, or put on record.
         """
-        check_action(override.action)
+        check_orderable(override.action)
         self._set(override_name(override.agent_id), override, actor, override.reason)
 
     def clear_overrides(self, override_id: str | None, actor: str, reason: str) -> list[Override]:
@@ -343,7 +348,7 @@ class Controls:
             ArtifactError: when another process holds the file for long, or neither it nor the reserve can be written;
                 nothing has changed.
         """
-        check_action(None if plan.fallback is None else plan.fallback.action)
+        check_orderable(None if plan.fallback is None else plan.fallback.action)
         with self._store.exclusive():
             self._save_alone()
             with self._lock:
@@ -354,10 +359,7 @@ class Controls:
                 self._set(PLAN, dealt, actor, plan.reason)
             self._tell_workers()
             self._keep_record()
-            try:
-                self._save_alone()
-            except ArtifactError as error:  # it is in force; writing it is tried again
-                self._report(str(error))
+            self._is_saved()  # else it is in force, and tried again
         self._notify()
         return dealt
 
@@ -569,24 +571,32 @@ class Controls:
             self._failed = ArtifactError(f"{self.path} cannot be read: {error!r}")
             log.exception("%s cannot be read", self.path)
 
-    def _read_now(self) -> tuple[SavedControls, float]:
-        """What `_read` reads, and since when."""
+    def _read_now(self) -> tuple[Kept, float]:
+        """What the files hold, and since when they were read."""
         began = time.monotonic()
         found = self._store.read()
-        if self._store.unread is not None:  # nobody can say what the files held when orders were given before
+        if found.unread is not None:  # nobody can say what the files held when orders were given before
             with self._lock:
                 self._fresh = self._fresh_since(began)
         return found, began
 
-    def _follow(self, found: SavedControls, began: float) -> None:
+    def _follow(self, kept: Kept, began: float) -> None:
         """Join what the files say, which were read from `began` on, with what is known here."""
+        found, self._found = kept.orders, kept
         held = self._held_against(found.controls, began)
         self._join(found.model_copy(update={"controls": [*found.controls, *held]}))
         self._written = self._known if self._known_orders() == found.controls else None
-        if self._store.unread is None:
+        if kept.unread is None:
             self._unknown_announced = None
-        if self._store.unheard is None:
+        if kept.unheard is None:
             self._unknown_at_start = None
+        if kept.unread is None and found.lost != self._told:  # another process found it out, or LoomDB told that one
+            self._lost = self._told = found.lost
+        if kept.newly_lost is None:
+            self._settled = None
+        elif kept.newly_lost not in (self._lost, self._settled):
+            log.error("%s", kept.newly_lost)
+            self._lost = kept.newly_lost
 
     def _join(self, found: SavedControls) -> None:
         for override_id, countdown in found.countdowns.items():
@@ -596,7 +606,7 @@ class Controls:
         self._count_down()
 
     def _to_save(self) -> SavedControls:
-        return SavedControls(controls=self._known_orders(), countdowns=self._counted_down(), lost=self._store.lost)
+        return SavedControls(controls=self._known_orders(), countdowns=self._counted_down(), lost=self._lost)
 
     def _counted_down(self) -> dict[str, Countdown]:
         return {name: Countdown.of(one.seconds_left) for name, one in self._countdowns.items()}
@@ -622,14 +632,27 @@ class Controls:
         self._keep_record()
         try:
             with self._store.exclusive():
-                self._save_alone()
+                is_written = self._is_saved()
+        except ArtifactError as error:
+            self._report(str(error))
+        else:
+            if is_written:
+                self._notify()
+
+    def _is_saved(self) -> bool:
+        """Whether what stands could be written, with the file locked; else `unsaved` says why."""
+        try:
+            self._save_alone()
         except (ArtifactError, OSError) as error:
             self._report(str(error))
-        except Exception as error:
-            log.exception("%s is not written", self.path)
-            self._report(f"{self.path} is not written: {error!r}")
+        except Exception as error:  # of whatever kind: it is in force, and who ordered is told why it is not kept
+            why = f"{self.path} is not written: {error!r}"
+            if why != self.unsaved:
+                log.exception("%s", why)
+            self._report(why)
         else:
-            self._notify()
+            return True
+        return False
 
     def _save_alone(self) -> None:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
@@ -639,15 +662,16 @@ class Controls:
             with self._lock:
                 self._follow(found, began)
                 known, wanted = self._known, self._to_save()
-        is_due = time.monotonic() - self._kept > _KEPT_SECONDS or wanted.countdowns.keys() != found.countdowns.keys()
-        if is_due or not self._store.holds(wanted):
-            self._store.write(wanted)
+        is_due = time.monotonic() - self._kept > _KEPT_SECONDS
+        if is_due or wanted.countdowns.keys() != found.orders.countdowns.keys() or not found.holds(wanted):
+            kept = self._store.write(wanted, found, is_due)
         else:
-            self._store.renew(wanted)
+            kept = self._store.renew(wanted, found)
         stamp = (said, self._store.look())
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._kept = known, None, time.monotonic()
-            self._stamp = stamp if self._store.unread is None else None
+            self._found, self._told = kept, wanted.lost
+            self._stamp = stamp if found.unread is None else None
 
     def _keep_record(self) -> None:
         if self._keep is None:

@@ -8,6 +8,7 @@ are kept in the reserve.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -25,11 +26,43 @@ _LOCK_SECONDS = 10.0  # that another process may hold the file; what was ordered
 _MISSING = "orders may be missing here"
 
 
-class OrderStore:
-    """What is kept of one policy's orders. What `read` could not read, and where `write` wrote, its attributes say.
+@dataclass(frozen=True)
+class Kept:
+    """What was found when file, copy and reserve were read."""
 
-    One thread at a time reads, and one writes, with `exclusive`, which keeps other processes from it, and after it has
-    read: what it could not read it does not overwrite.
+    in_file: SavedControls  # or in its copy
+    in_reserve: SavedControls | None  # None where it could not be read
+    damage: str | None = None  # what is wrong with the file; it is set aside
+    closed: str | None = None  # why the file is left alone
+    reserve_closed: str | None = None  # and the reserve
+    unread: str | None = None  # what the disk did not give
+    unheard: str | None = None  # why the file, or the reserve, may hold what is not known here
+    newly_lost: str | None = None  # of which damage left no whole text
+    is_outdated: bool = False  # an earlier version wrote the file, or it has no whole copy
+
+    @property
+    def orders(self) -> SavedControls:
+        """All of them."""
+        reserved = self.in_reserve or SavedControls()
+        return SavedControls(
+            controls=[*self.in_file.controls, *reserved.controls],
+            countdowns={**reserved.countdowns, **self.in_file.countdowns},
+            lost=self.in_file.lost or reserved.lost,
+        )
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether orders stand in the reserve that the file might take."""
+        return self.closed is None and self.in_reserve is not None and bool(self.in_reserve.controls)
+
+    def holds(self, wanted: SavedControls) -> bool:
+        """Whether the file is whole, and says all that is wanted but what overrides have left."""
+        return self.damage is None and (self.in_file.controls, self.in_file.lost) == (wanted.controls, wanted.lost)
+
+
+class OrderStore:
+    """What is kept of one policy's orders on the disk. Threads may read while one writes, with `exclusive`, which keeps
+    other processes from it: by what it has read itself, for what could not be read is not overwritten.
 
     Raises:
         ArtifactError: when no room can be reserved for orders.
@@ -37,84 +70,60 @@ class OrderStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.in_file = SavedControls()  # what the file, or its copy, held when it was read
         self.reserved: str | None = None  # why what was ordered is kept in the reserve
         self.damaged: str | None = None  # what was wrong with a file that was set aside
-        self.damage: str | None = None  # what is wrong with the file that is there
-        self.unread: str | None = None  # what the disk did not give, the last time
-        self.unheard: str | None = None  # why a file, or the reserve, may hold what is not known here
-        self.lost: str | None = None  # what was lost to damage, until LoomDB has told what it knows
-        self._told: str | None = None  # what the file, or the reserve, says of that
-        self._settled: str | None = None  # what LoomDB has made up for
-        self.is_outdated = False  # an earlier version wrote the file, or it has no whole copy
-        self._closed: str | None = None  # why the file that is there is left alone
-        self._in_reserve: SavedControls | None = None  # None where that is not known
-        self._reserve_closed: str | None = None  # why it is left alone
         self._copy_path = path.with_suffix(".copy")
         self._lock_path = Path(f"{path}.lock")
         _make_files(path, self._lock_path)
         self._reserve = Reserve(path.with_suffix(".reserve"))
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the file should be written though all orders stand in it."""
-        return self.damage is not None or self.lost != self._told
-
-    def holds(self, wanted: SavedControls) -> bool:
-        """Whether the file is whole, and says all that is wanted but what overrides have left."""
-        return self.damage is None and (self.in_file.controls, self.in_file.lost) == (wanted.controls, wanted.lost)
-
-    @property
-    def has_orders_in_reserve(self) -> bool:
-        """Whether some stand there that the file might take."""
-        return self._closed is None and self._in_reserve is not None and bool(self._in_reserve.controls)
-
-    def write(self, wanted: SavedControls) -> None:
+    def write(self, wanted: SavedControls, kept: Kept, is_countdown_due: bool = False) -> Kept:
         """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
-        is reserved, what is not in the file.
+        is reserved, what is not in the file. Returns what is kept now.
 
         Raises:
             ArtifactError: when neither takes it.
         """
         try:
-            if self._closed is not None:
-                raise ArtifactError(self._closed)
-            if self.damage is not None:
-                self._set_aside(self.damage)
+            if kept.closed is not None:
+                raise ArtifactError(kept.closed)
+            if kept.damage is not None:
+                self._set_aside(kept.damage)
             self._write_both(wanted)
         except ArtifactError as error:
-            self._write_reserve(wanted)
+            kept = self._write_reserve(wanted, kept, is_countdown_due)
             if self.reserved is None:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
-        else:
-            self._empty_reserve()
-        self._told = wanted.lost
+            return kept
+        return self._empty_reserve(replace(kept, in_file=wanted, damage=None, is_outdated=False))
 
-    def renew(self, wanted: SavedControls) -> None:
+    def renew(self, wanted: SavedControls, kept: Kept) -> Kept:
         """Where the file holds what is wanted: see to it that it is of this version, has a copy, and that nothing
         stands in the reserve."""
-        if self._closed is not None:
-            return
-        if self.is_outdated:
+        if kept.closed is not None:
+            return kept
+        if kept.is_outdated:
             with suppress(ArtifactError):  # it says the same
                 self._write_both(wanted)
-        self._empty_reserve()
+                kept = replace(kept, is_outdated=False)
+        return self._empty_reserve(kept)
 
-    def _empty_reserve(self) -> None:
+    def _empty_reserve(self, kept: Kept) -> Kept:
         """Where the file holds all that is to be kept; one that cannot be emptied is tried again, and `reserved` says
         so."""
         self.reserved = None
-        if self._reserve_closed is not None:
-            return
+        if kept.reserve_closed is not None:
+            return kept
         try:
-            if self._in_reserve is None:
-                raise ArtifactError(self.unread or f"{self._reserve.path} was not read")
-            if self._in_reserve.controls or self._in_reserve.lost or self._reserve.has_lost:
+            if kept.in_reserve is None:
+                raise ArtifactError(kept.unread or f"{self._reserve.path} was not read")
+            if kept.in_reserve.controls or kept.in_reserve.lost or self._reserve.has_lost:
                 self._reserve.write(b"")
-                self._in_reserve = SavedControls()
         except ArtifactError as error:
             self.reserved = f"the file holds it, too, for the reserve cannot be emptied: {error}"
+            return kept
+        return replace(kept, in_reserve=SavedControls())
 
     def _write_both(self, wanted: SavedControls) -> None:
         """The copy first: what the file holds, it holds. A damaged copy is kept under another name. With the file
@@ -122,99 +131,92 @@ class OrderStore:
         """
         if found_in(self._copy_path).damage is not None:
             with suppress(OSError):
-                log.error("%s is damaged; it is kept as %s", self._copy_path, _renamed(self._copy_path).name)
+                aside = _renamed(self._copy_path)
+                log.error("%s is damaged; it is kept as %s", self._copy_path, aside.name)
         wanted.write(self._copy_path)
         wanted.write(self.path)
 
-    def _write_reserve(self, wanted: SavedControls) -> None:
+    def _write_reserve(self, wanted: SavedControls, kept: Kept, is_countdown_due: bool) -> Kept:
         """What is not in the file. Where there is no room for all, less of what was replaced is named; then what is for
         all agents goes before what is for one, and new before old.
 
         Raises:
             ArtifactError: when not all is kept.
         """
-        if self._in_reserve is None:
-            raise ArtifactError(self._reserve_closed or self.unread or f"{self._reserve.path} was not read")
-        rest = [one for one in wanted.controls if one not in self.in_file.controls]
-        short = [_shortened(one, self.in_file.controls) for one in rest]
-        is_told = self._in_reserve.lost == wanted.lost and self._in_reserve.controls in (rest, short)
-        if is_told and self.reserved is not None and self._reserve.is_there:
-            return
+        if kept.in_reserve is None:
+            raise ArtifactError(kept.reserve_closed or kept.unread or f"{self._reserve.path} was not read")
+        rest = [one for one in wanted.controls if one not in kept.in_file.controls]
+        short = [_shortened(one, kept.in_file.controls) for one in rest]
+        is_told = kept.in_reserve.lost == wanted.lost and kept.in_reserve.controls in (rest, short)
+        if is_told and not is_countdown_due and self.reserved is not None and self._reserve.is_there:
+            return kept
         try:
-            self._reserve_one(wanted, rest)
-            return
+            return self._reserve_one(wanted, rest, kept)
         except ArtifactError:
             log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
         try:
-            self._reserve_one(wanted, short)
+            return self._reserve_one(wanted, short, kept)
         except ArtifactError:
             ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
             while ranked := ranked[: len(ranked) * 9 // 10]:
                 with suppress(ArtifactError):
-                    self._reserve_one(wanted.model_copy(update={"countdowns": {}}), ranked)
+                    self._reserve_one(wanted.model_copy(update={"countdowns": {}}), ranked, kept)
                     break
             raise
 
-    def _reserve_one(self, wanted: SavedControls, controls: Sequence[Control]) -> None:
-        kept = wanted.model_copy(update={"controls": list(controls)})
-        self._reserve.write(kept.sealed())
-        self._in_reserve = kept
+    def _reserve_one(self, wanted: SavedControls, controls: Sequence[Control], kept: Kept) -> Kept:
+        reserved = wanted.model_copy(update={"controls": list(controls)})
+        self._reserve.write(reserved.sealed())
+        return replace(kept, in_reserve=reserved)
 
-    def read(self) -> SavedControls:
-        """What stands in the file, or in its copy where the file is not whole, and in the reserve. `unheard` and
-        `lost` say what may be missing.
-        """
-        self.unread = self.unheard = None
-        (self.in_file, damage), self._in_reserve = self._read_file(), self._read_reserve()
-        reserved = SavedControls() if self._in_reserve is None else self._in_reserve
-        if self._in_reserve is not None and not damage and self._reserve_has_lost():
-            damage = f"{self._reserve.path} is damaged"
-        told = self.in_file.lost or reserved.lost
-        if self.unread is None and told != self._told:  # another process found it, or settled it
-            self.lost = self._told = told
-        if damage and (why := on_one_line(f"{damage}: {_MISSING}")[:MAX_REASON]) not in (self.lost, self._settled):
-            log.error("%s", why)
-            self.lost = why
-        if not damage:
-            self._settled = None
-        return SavedControls(
-            controls=[*self.in_file.controls, *reserved.controls],
-            countdowns={**reserved.countdowns, **self.in_file.countdowns},
-        )
+    def read(self) -> Kept:
+        """What stands in the file, or in its copy where the file is not whole, and in the reserve."""
+        kept = self._with_reserve(self._read_file())
+        if kept.newly_lost is not None:
+            kept = replace(kept, newly_lost=f"{on_one_line(kept.newly_lost)[:MAX_REASON]}: {_MISSING}")
+        return kept
 
-    def settle(self) -> None:
-        """LoomDB has told what it knows: what was lost is made up for."""
-        self._settled, self.lost = self.lost or self._settled, None
-
-    def _read_file(self) -> tuple[SavedControls, str | None]:
-        """What it holds, and what is wrong where that is damaged, and its copy, too."""
-        found = found_in(self.path)
+    def _read_file(self) -> Kept:
+        found, copy = found_in(self.path), found_in(self._copy_path)
         if found.is_whole:
-            self.damage = self._closed = None
-            copy = found_in(self._copy_path)
-            self.is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
-            return found.saved, None
-        copy = found_in(self._copy_path)
-        self._closed = found.closed or copy.closed
-        self.damage, self.is_outdated = found.damage, False
+            is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
+            return Kept(found.saved, None, is_outdated=is_outdated)
         if not (found.is_there or copy.is_there):
-            return found.saved, None  # nothing was ordered yet
-        if not found.is_there:
-            self.damage = f"{self.path} is gone"
-        if found.is_unread or (copy.is_unread and not found.is_newer):
-            self.unread = self._closed
-        damage = None
-        if self._closed is not None and (found.is_newer or not copy.is_whole):
-            self.unheard = f"{self._closed}; {_MISSING}"
+            return Kept(found.saved, None)  # nothing was ordered yet
+        closed = found.closed or copy.closed
+        kept = Kept(
+            found.saved,
+            None,
+            damage=found.damage if found.is_there else f"{self.path} is gone",
+            closed=closed,
+            unread=closed if found.is_unread or (copy.is_unread and not found.is_newer) else None,
+        )
+        if closed is not None and (found.is_newer or not copy.is_whole):
+            kept = replace(kept, unheard=f"{closed}; {_MISSING}")
         elif not copy.is_whole:
-            damage = f"{self.damage}, and there is no whole copy of it"
+            kept = replace(kept, newly_lost=f"{kept.damage}, and there is no whole copy of it")
         if found.is_newer:
-            return found.saved, None  # what the copy says may be over
-        return SavedControls(
+            return kept  # what the copy says may be over
+        both = SavedControls(
             controls=[*found.saved.controls, *copy.saved.controls],
             countdowns={**found.saved.countdowns, **copy.saved.countdowns},
             lost=found.saved.lost or copy.saved.lost,
-        ), damage
+        )
+        return replace(kept, in_file=both)
+
+    def _with_reserve(self, kept: Kept) -> Kept:
+        try:
+            text = self._reserve.read()
+            in_reserve = SavedControls.opened(text)[0] if text else SavedControls()
+            if kept.newly_lost is None and self._reserve.has_lost:
+                kept = replace(kept, newly_lost=f"{self._reserve.path} is damaged")
+        except ArtifactError as error:
+            return replace(kept, unread=str(error), unheard=kept.unheard or f"{error}; {_MISSING}")
+        except (NewerFormat, *DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
+            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
+            closed = on_one_line(f"{why} remove it")[:MAX_REASON]
+            return replace(kept, reserve_closed=closed, unheard=kept.unheard or f"{closed}; {_MISSING}")
+        return replace(kept, in_reserve=in_reserve)
 
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
@@ -228,28 +230,8 @@ class OrderStore:
             kept = ""
         except OSError as error:
             raise ArtifactError(f"{damage}; it cannot be set aside: {error.strerror}") from error
-        self.damaged, self.damage = f"{damage}{kept}", None
+        self.damaged = f"{damage}{kept}"
         log.error("%s", self.damaged)
-
-    def _read_reserve(self) -> SavedControls | None:
-        self._reserve_closed = None
-        try:
-            text = self._reserve.read()
-            return SavedControls.opened(text)[0] if text else SavedControls()
-        except ArtifactError as error:
-            self.unread = str(error)
-            self.unheard = self.unheard or f"{error}; {_MISSING}"
-        except (NewerFormat, *DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
-            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
-            self._reserve_closed = on_one_line(f"{why} remove it")[:MAX_REASON]
-            self.unheard = self.unheard or f"{self._reserve_closed}; {_MISSING}"
-        return None
-
-    def _reserve_has_lost(self) -> bool:
-        try:
-            return self._reserve.has_lost
-        except ArtifactError:  # it was read just now
-            return False
 
     def look(self) -> object:
         """What changes with the files; another each time where the disk does not say."""

@@ -39,7 +39,7 @@ def _orderable(action: Any) -> Any:
 Action = Annotated[Any, AfterValidator(_orderable)]  # as it may be ordered now; what was ordered before stays readable
 
 
-def check_action(action: Any) -> None:
+def check_orderable(action: Any) -> None:
     """Raise `ConfigError` for an action that files, records and answers cannot all hold, or room that is reserved."""
     try:
         _orderable(action)

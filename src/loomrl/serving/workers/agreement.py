@@ -20,21 +20,17 @@ from pathlib import Path
 
 from loomrl.errors import ArtifactError
 
-_REVISION, _ANNOUNCED, _CHAMPION, _VOTES = (
-    0,
-    1,
-    2,
-    3,
-)  # words; of votes one for each worker, 0 for one that is not there; behind
-# them as many numbers of connections, and as many moments at which a worker's event loop last turned (0: not yet)
+# Words. Of votes there is one for each worker, 0 for one that is not there; behind them are as many numbers of
+# connections, and as many moments at which a worker's event loop last turned (0: not yet).
+_REVISION, _ANNOUNCED, _CHAMPION, _VOTES = 0, 1, 2, 3
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
 
 
 class Agreement:
-    """What the workers of one port map into their memory to agree: a revision, the champion, and each one's
-    vote, connections and last sign of life. Safe to use from several processes and threads; what a process that was
-    killed held is free again.
+    """What the workers of one port map into their memory to agree: a revision, how much was announced, the champion,
+    and each one's vote, connections and last sign of life. Safe to use from several processes and threads; what a
+    process that was killed held is free again.
 
     Raises:
         ArtifactError: when there is no room for it.

@@ -32,9 +32,14 @@ def seal(record: dict[str, Any], previous_hash: str) -> tuple[bytes, str]:
 
 
 def writable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record, where it can be sealed; else a copy in which each of its values that cannot be stands as text: what
+    """A copy of a record in which each value that cannot be sealed stands as text, which is cut where it is long: what
     a person ordered is on record, whatever it is."""
-    return {name: value if _is_writable(value) else repr(value)[:_MAX_TEXT] for name, value in record.items()}
+    return {name: value if _is_writable(value) else _as_text(value) for name, value in record.items()}
+
+
+def _as_text(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}... ({len(text)} characters)"
 
 
 def _is_writable(value: Any) -> bool:

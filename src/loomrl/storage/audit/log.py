@@ -186,7 +186,7 @@ class AuditLog:
         """Have records of what a person ordered stand before whatever is written from now on. Nothing is waited for:
         they are written with that, or with the next `keep_orders` or `sync`, as `append_order` writes them.
         """
-        self._queued += map(writable, records)
+        self._queued += list(map(writable, records))
 
     def keep_orders(self) -> None:
         """Write the records of orders that are queued, and have the reserve hold those that wait for room. Costs
@@ -237,7 +237,7 @@ class AuditLog:
                 self._flush(size)  # outside the lock, however long it takes
                 self._num_durable_bytes, self.durable_sequence = size, max(self.durable_sequence, num_in_log - 1)
             self._fill_reserve(waiting)
-            if self._kept != waiting and waiting:
+            if waiting and not self._is_kept(waiting):
                 raise NotDurable(f"records of orders are kept in memory alone: {self._unkept}", full=True)
             self.durable_sequence = max(self.durable_sequence, sequence)
 

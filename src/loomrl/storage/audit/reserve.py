@@ -9,14 +9,14 @@ ZFS) may want new blocks all the same.
 import errno
 import hashlib
 import os
+import secrets
 import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from loomrl.errors import ArtifactError
-from loomrl.system.files import closed_with
+from loomrl.system.files import closed_with, sync_folder
 
 SLOT_BYTES = 64 * 1024
 _HEADER = struct.Struct("<32sQQ")  # digest of all that follows, number of the text, bytes of it
@@ -81,7 +81,8 @@ class Reserve:
         """Put a text in place of the one there is, and have the disk take it.
 
         Raises:
-            ArtifactError: when it is too long, or the disk fails; the former text stays.
+            ArtifactError: when it is too long, and the former text stays; or when the disk fails, and either may be
+                read afterwards.
         """
         if _HEADER.size + len(text) > SLOT_BYTES:
             raise ArtifactError(f"{self.path}: {len(text)} bytes are more than is reserved; free some space")
@@ -90,7 +91,7 @@ class Reserve:
             try:
                 for one in (number + 1, number + 2):
                     body = struct.pack("<QQ", one, len(text)) + text
-                    os.pwrite(self._handle, hashlib.sha256(body).digest() + body, one % 2 * SLOT_BYTES)
+                    _write_all(self._handle, hashlib.sha256(body).digest() + body, one % 2 * SLOT_BYTES)
                     with suppress(OSError):  # there may be no room for it where an earlier version made the file
                         os.pwrite(self._handle, _USED, 2 * SLOT_BYTES)
                     os.fsync(self._handle)
@@ -122,8 +123,9 @@ class Reserve:
                     _make(self.path)
                 self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
+                fix = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to it"
                 raise ArtifactError(
-                    f"{self.path}: no room can be reserved for orders: {error.strerror}; free some space"
+                    f"{self.path}: no room can be reserved for orders: {error.strerror}; {fix}"
                 ) from error
             self._close = closed_with(self, self._handle)
         return self._handle
@@ -141,14 +143,33 @@ def _make(path: Path) -> None:
     Raises:
         OSError: when there is no room.
     """
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-") as made:
-        os.fchmod(made.fileno(), 0o640)
-        if made.write(os.urandom(_NUM_BYTES)) < _NUM_BYTES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        made.flush()
-        os.fsync(made.fileno())
-        with suppress(FileExistsError):
-            os.link(made.name, path)
+    made = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    handle = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        _write_all(handle, os.urandom(_NUM_BYTES), 0)
+        os.fsync(handle)
+        _name(made, path)
+        sync_folder(path.parent)
+    finally:
+        os.close(handle)
+        made.unlink(missing_ok=True)
+
+
+def _name(made: Path, path: Path) -> None:
+    """Where another process was quicker, its file stays; a file system without hard links cannot tell."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        made.rename(path)
+
+
+def _write_all(handle: int, data: bytes, place: int) -> None:
+    if os.pwrite(handle, data, place) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _is_used(handle: int) -> bool:
@@ -188,8 +209,8 @@ def reserved_text(path: Path) -> bytes:
 def damage(path: Path) -> str | None:
     """What is wrong with a reserve's file, as the end of a sentence; None for nothing, and where there is no file.
 
-    From the second text on both of its slots hold a whole one, so that one that does not is damage: by an edit, or by a
-    power failure.
+    Where texts were written both slots hold a whole one, but where only one ever was: by an earlier version, or by who
+    was killed at the first. Another slot is damage: by an edit, or by a power failure.
 
     Raises:
         OSError: when the file cannot be read.
@@ -200,7 +221,8 @@ def damage(path: Path) -> str | None:
         return f"is no file of {_NUM_BYTES} bytes"
     for _ in range(3):  # a server may be writing
         numbers = sorted(number for number, _ in _slots(path))
-        is_used = path.read_bytes()[2 * SLOT_BYTES :] == _USED
+        with path.open("rb") as file:
+            is_used = _is_used(file.fileno())
         if numbers[0] > 0 or numbers[1] == 1 or not (numbers[1] or is_used):
             return None
     return "holds a damaged text, the newest one perhaps"
