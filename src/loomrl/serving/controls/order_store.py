@@ -42,7 +42,7 @@ class Kept:
 
     @property
     def orders(self) -> SavedControls:
-        """All of them."""
+        """What stands in the file and in the reserve together, which may be one order in several versions."""
         reserved = self.in_reserve or SavedControls()
         return SavedControls(
             controls=[*self.in_file.controls, *reserved.controls],
