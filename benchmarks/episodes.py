@@ -202,7 +202,12 @@ def section(rows: dict[str, dict[str, Any]]) -> str:
             numbers = [f"{of['before']:.1f}", f"{of['after']:.1f}", f"{of['difference']:+.1%}"]
             cells.append([task, steps, str(len(pairs)), *numbers, f"{of['lower_bound']:+.1%}", ends])
     heads = ["task", "steps", "seeds", "before", "after", "difference", "95 % lower bound", "95 % interval"]
-    return table(heads, cells)
+    missing = [
+        f"Of {task} {of['num_seeds']} of {num_seeds} seeds are trained so far: that row decides nothing yet."
+        for task, num_seeds in NUM_SEEDS.items()
+        if (of := summary(task, rows)) is not None and of["num_seeds"] < num_seeds
+    ]
+    return "\n".join([table(heads, cells), *(f"\n{line}" for line in missing)])
 
 
 def main() -> int:

@@ -166,6 +166,7 @@ def test_a_reserve_without_a_whole_text_is_said_to_be_damaged_until_loomdb_has_t
     reserve = with_one_order_in_the_reserve(monkeypatch)
     smashed(reserve)
     found = [Controls("cartpole", patience_seconds=PATIENCE), Controls("cartpole")]
+    assert found[0].missing is not None
     found[0].follow()
     wait_for(lambda: not Reserve(reserve).has_lost)  # it is written anew, and was damaged all the same
     for one in (*found, Controls("cartpole")):
