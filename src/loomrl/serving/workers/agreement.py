@@ -21,8 +21,9 @@ from pathlib import Path
 from loomrl.errors import ArtifactError
 
 # Words. Of votes there is one for each worker, 0 for one that is not there; behind them are as many numbers of
-# connections, and as many moments at which a worker's event loop last turned (0: not yet).
-_REVISION, _ANNOUNCED, _CHAMPION, _VOTES = 0, 1, 2, 3
+# connections, and as many moments at which a worker's event loop last turned (0: not yet). How much was announced
+# stands behind all else, where a worker of the version before, which may be there still, does not look.
+_REVISION, _CHAMPION, _VOTES = 0, 1, 2
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
 
@@ -41,10 +42,11 @@ class Agreement:
         size = (_VOTES + 3 * num_workers) * _WORD
         self._num_workers = num_workers
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        reserve_all(self._handle, path, size + 2 * _MAX_VERSION_BYTES)
-        mapped = memoryview(mmap.mmap(self._handle, size + 2 * _MAX_VERSION_BYTES))
-        self._words = mapped[:size].cast("Q")
-        self._texts = mapped[size : size + _MAX_VERSION_BYTES], mapped[size + _MAX_VERSION_BYTES :]
+        end = size + 2 * _MAX_VERSION_BYTES
+        reserve_all(self._handle, path, end + _WORD)
+        mapped = memoryview(mmap.mmap(self._handle, end + _WORD))
+        self._words, self._announced = mapped[:size].cast("Q"), mapped[end:].cast("Q")
+        self._texts = mapped[size : size + _MAX_VERSION_BYTES], mapped[size + _MAX_VERSION_BYTES : end]
         self._lock = threading.Lock()
 
     @property
@@ -61,12 +63,12 @@ class Agreement:
     @property
     def num_announced(self) -> int:
         """How often `announce` was called: the revision grows with another champion, too."""
-        return self._words[_ANNOUNCED]
+        return self._announced[0]
 
     def announce(self) -> None:
         """Let the revision grow, because a file changed: whoever answers from now on has it in force first."""
         with self._exclusive():
-            self._words[_ANNOUNCED] += 1
+            self._announced[0] += 1
             self._words[_REVISION] += 1
 
     def vote(self, index: int, version: str | None, held: Container[str]) -> str:
