@@ -35,6 +35,7 @@ from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.files import canonical_json, sha256
+from tests.support.failing_disks import failing, full
 from tests.support.inside import wait_for
 from tests.support.jumping_clock import JumpingClock
 from tests.support.policies import OBSERVATIONS, discrete_folder
@@ -192,10 +193,6 @@ def lasting(seconds: float, version: str | None = None) -> Override:
     """An override with an end."""
     now = time.time()
     return Override(action=1 if version is None else None, version=version, created=now, expires=now + seconds, **ADA)
-
-
-def full(*_: object) -> None:
-    raise ArtifactError("no space left")
 
 
 def switched(controls: Controls, is_on: bool) -> None:
@@ -1101,10 +1098,6 @@ def test_orders_of_other_hosts_arrive_where_the_file_is_damaged_or_cannot_be_rea
         other.exchange(database)
         one.exchange(database)
     assert one.orders.kill_switch is None
-
-
-def failing(*_: object) -> bytes:
-    raise OSError(errno.EIO, "Input/output error")
 
 
 def test_an_override_lapses_while_another_process_holds_the_file(

@@ -1,7 +1,6 @@
 """What is kept of orders is neither lost unseen nor overwritten unread, whatever the disk does to file, copy and
 reserve."""
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -25,18 +24,11 @@ from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.system.files import canonical_json, sha256
+from tests.support.failing_disks import failing, full
 from tests.support.inside import wait_for
 
 ADA = {"person": "Ada", "reason": "test"}
 PATIENCE = 300.0  # seconds
-
-
-def full(*_: object) -> NoReturn:
-    raise ArtifactError("no space left on the disk")
-
-
-def failing(*_: object, **__: object) -> NoReturn:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def switched_on(controls: Controls) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -40,15 +41,10 @@ class Kept:
     newly_lost: str | None = None  # of which damage left no whole text
     is_outdated: bool = False  # an earlier version wrote the file, or it has no whole copy
 
-    @property
+    @cached_property
     def orders(self) -> SavedControls:
         """What stands in the file and in the reserve together, which may be one order in several versions."""
-        reserved = self.in_reserve or SavedControls()
-        return SavedControls(
-            controls=[*self.in_file.controls, *reserved.controls],
-            countdowns={**reserved.countdowns, **self.in_file.countdowns},
-            lost=self.in_file.lost or reserved.lost,
-        )
+        return _joined(self.in_file, self.in_reserve or SavedControls())
 
     @property
     def is_movable(self) -> bool:
@@ -197,18 +193,13 @@ class OrderStore:
             kept = replace(kept, newly_lost=f"{kept.damage}, and there is no whole copy of it")
         if found.is_newer:
             return kept  # what the copy says may be over
-        both = SavedControls(
-            controls=[*found.saved.controls, *copy.saved.controls],
-            countdowns={**found.saved.countdowns, **copy.saved.countdowns},
-            lost=found.saved.lost or copy.saved.lost,
-        )
-        return replace(kept, in_file=both)
+        return replace(kept, in_file=_joined(copy.saved, found.saved))  # the copy is written first
 
     def _with_reserve(self, kept: Kept) -> Kept:
         try:
             text = self._reserve.read()
             in_reserve = SavedControls.opened(text)[0] if text else SavedControls()
-            if kept.newly_lost is None and self._reserve.has_lost:
+            if not text and kept.newly_lost is None and self._reserve.has_lost:
                 kept = replace(kept, newly_lost=f"{self._reserve.path} is damaged")
         except ArtifactError as error:
             return replace(kept, unread=str(error), unheard=kept.unheard or f"{error}; {_MISSING}")
@@ -256,6 +247,15 @@ class OrderStore:
             yield
         finally:
             lock.release()
+
+
+def _joined(first: SavedControls, other: SavedControls) -> SavedControls:
+    """What both hold; where they say of one thing, what the first does."""
+    return SavedControls(
+        controls=[*first.controls, *other.controls],
+        countdowns={**other.countdowns, **first.countdowns},
+        lost=first.lost or other.lost,
+    )
 
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:
