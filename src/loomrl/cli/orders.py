@@ -130,8 +130,8 @@ def _parse_action(text: str) -> Any:
 
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--action {text!r} is not JSON; examples: 0, [0.1, -0.3]") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"--action {text[:200]!r} is not JSON; examples: 0, [0.1, -0.3]") from error
 
 
 # --- the plan ---------------------------------------------------------------------------------------------------

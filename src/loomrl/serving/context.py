@@ -86,7 +86,7 @@ class ServerContext:
         self.settings, self.worker_address = settings, worker_address
         self.started = time.time()
         self._agreement = None if worker_address is None else Agreement(worker_address.agreement, worker_address.count)
-        self._revision = self._num_announced = 0  # of the agreement, as far as this worker is in step
+        self._revision = self._num_orders = 0  # of the agreement, as far as this worker is in step
         self._reading, self._reads_late = Background(self._read_announced), False
         self._unrecorded: AuditUnwritable | None = None  # why what was announced is not on record
         self._untaken: str | None = None  # why it is not in force
@@ -252,8 +252,8 @@ class ServerContext:
     def _read_announced(self) -> None:
         """By a thread of its own: files that hang keep no event loop waiting."""
         assert self._agreement is not None, "one process alone announces nothing"
-        revision, num_announced = self._agreement.revision, self._agreement.num_announced
-        has_changed = num_announced != self._num_announced  # another champion is in no file
+        revision, num_orders = self._agreement.changes()
+        has_changed = num_orders != self._num_orders  # another champion is in no file
         try:
             for refresh in (self.controls.refresh, self.quarantine.refresh):
                 with suppress(ArtifactError):  # who follows the files says so
@@ -267,7 +267,7 @@ class ServerContext:
         else:
             self._unrecorded, self._untaken = None, self.controls.unknown or self.quarantine.unknown
             if self._untaken is None:
-                self._revision, self._num_announced = revision, num_announced
+                self._revision, self._num_orders = revision, num_orders
         finally:
             self._reads_late = False
 

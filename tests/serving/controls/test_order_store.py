@@ -5,16 +5,19 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from loomrl.cli.main import app
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.serving.controls import controls as room
 from loomrl.serving.controls.controls import Change, Controls
-from loomrl.serving.controls.order_file import FORMAT, SavedControls
+from loomrl.serving.controls.order_file import FORMAT, SavedControls, found_in
 from loomrl.serving.controls.overrides import Override, OverrideOrder
 from loomrl.serving.controls.plan import Fallback, KillSwitch, Plan, PlanOrder
 from loomrl.storage.audit.history import records
@@ -23,6 +26,7 @@ from loomrl.storage.audit.records import record
 from loomrl.storage.audit.reserve import SLOT_BYTES, Reserve
 from loomrl.storage.audit.verification import verify_chain
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.records import Control
 from loomrl.system.files import canonical_json, sha256
 from tests.support.failing_disks import failing, full
 from tests.support.inside import wait_for
@@ -65,6 +69,16 @@ def test_an_action_that_files_and_records_do_not_hold_alike_is_refused(loomrl_ho
     with pytest.raises(ConfigError, match="an action is JSON"):
         controls.set_plan(Plan(fallback=Fallback(action=action), **ADA), "Ada")
     assert not controls.path.exists()
+
+
+@pytest.mark.parametrize("depth", [252, 20_000])
+def test_an_action_that_answers_cannot_tell_is_refused(loomrl_home: Path, depth: int) -> None:
+    """They hold it some levels down, and go 254 deep."""
+    text = "[" * depth + "]" * depth
+    told = CliRunner().invoke(app, ["override", "set", "cartpole", "--action", text, "--reason", "test"])
+    assert told.exit_code != 0
+    assert isinstance(told.exception, ConfigError | SystemExit)
+    assert not Controls("cartpole").orders.active_overrides()
 
 
 def test_an_action_that_leaves_no_room_for_other_orders_is_refused(loomrl_home: Path) -> None:
@@ -371,7 +385,7 @@ def test_a_reserve_that_was_closed_is_not_opened_again(tmp_path: Path) -> None:
     reserve.close()
     with pytest.raises(ArtifactError, match="was closed"):
         reserve.read()
-    assert not reserve.is_there
+    assert not reserve.holds_last
 
 
 def test_a_damaged_reserve_of_a_log_is_put_on_record_and_written_anew(loomrl_home: Path) -> None:
@@ -425,6 +439,105 @@ def test_what_an_override_has_left_is_kept_also_in_the_reserve(
     assert reserve.read() != before
 
 
+def test_what_found_no_room_in_the_reserve_is_said_after_a_restart(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Who knows all of it says why it would be lost, and that nothing is."""
+    controls, database = Controls("cartpole"), LoomDB.open(f"sqlite:///{tmp_path / 'loom.db'}")
+    with monkeypatch.context() as disk:
+        disk.setattr(SavedControls, "write", full)
+        for agent in "abcdefgh":
+            controls.set_override(Override(action="x" * 16_000, agent_id=agent, **ADA), "Ada")
+        for _ in range(3):
+            controls.follow()
+            assert (controls.unsaved is not None, controls.missing) == (True, None)
+        again = Controls("cartpole")
+        num_kept = len(again.orders.active_overrides())
+        assert 0 < num_kept < 8
+        assert f"had no room for {8 - num_kept} orders: orders may be missing here" in (again.missing or "")
+    controls.follow()
+    assert (controls.unsaved, controls.reserved, controls.missing) == (None, None, None)
+    again = Controls("cartpole")
+    assert (again.missing, len(again.orders.active_overrides())) == (None, 8)
+    again.exchange(database)
+    assert len(Controls("cartpole").orders.active_overrides()) == 8
+
+
+def test_what_the_reserve_held_outlives_an_order_that_the_disk_does_not_take(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that is tried; it is said until the disk has taken it."""
+    controls = Controls("cartpole")
+    monkeypatch.setattr(SavedControls, "write", full)
+    for agent in "xyz":
+        controls.set_override(Override(action=1, agent_id=agent, **ADA), "Ada")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", failing)
+        controls.set_override(Override(action=1, agent_id="w", **ADA), "Ada")
+        for _ in range(3):
+            assert "cannot be written" in (controls.unsaved or "")
+            controls.follow()
+        agents = {one.agent_id for one in Controls("cartpole").orders.active_overrides()}
+        assert agents >= {"x", "y", "z"}
+    controls.follow()
+    assert controls.unsaved is None
+    assert len(Controls("cartpole").orders.active_overrides()) == 4
+
+
+def unreadable() -> Control:
+    """An override of a version that knows other keys."""
+    given = {"policy": "cartpole", "name": "override/a", "revision": 1, "actor": "Ada", "reason": "test"}
+    return Control(document={"hold": "forever"}, created=datetime.now(UTC), **given)
+
+
+def test_a_reserve_with_an_order_that_cannot_be_read_is_left_alone(loomrl_home: Path) -> None:
+    controls = Controls("cartpole")
+    switched_on(controls)
+    reserve = Reserve(controls.path.with_suffix(".reserve"))
+    (on,) = found_in(controls.path).saved.controls
+    for path in (controls.path, controls.path.with_suffix(".copy")):
+        path.unlink()
+    reserve.write(SavedControls(controls=[unreadable(), on]).sealed())
+    before = reserve.read()
+    again = Controls("cartpole")
+    again.follow()
+    assert again.orders.kill_switch is not None, "what can be read is in force"
+    assert "orders that cannot be read: override/a" in (again.unknown or "")
+    assert "orders may be missing here" in (again.missing or "")
+    assert reserve.read() == before
+
+
+def test_a_reserve_that_was_removed_is_missed_by_nobody_but_who_has_to_write_to_it(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls = Controls("cartpole")
+    switched_on(controls)
+    reserve = controls.path.with_suffix(".reserve")
+    reserve.unlink()
+    monkeypatch.setattr("loomrl.storage.audit.reserve._make", failing)
+    controls.refresh(has_changed=True)
+    controls.set_override(Override(action=1, **ADA), "Ada")
+    assert (controls.unknown, controls.unsaved, controls.reserved) == (None, None, None)
+    monkeypatch.setattr(SavedControls, "write", full)
+    controls.set_override(Override(action=0, **ADA), "Ada")
+    assert "no room can be reserved" in (controls.unsaved or "")
+
+
+def test_a_log_whose_reserve_is_damaged_before_its_first_segment_keeps_what_is_ordered(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AuditLog, "_open_segment", lambda _: full_log())
+    first = AuditLog("cartpole", "server-0", reserves=True)
+    first.append_order([record("kill_switch", policy="cartpole", on=True)])
+    first.close()
+    smashed(first.folder / "reserve")
+    again = AuditLog("cartpole", "server-0", reserves=True)
+    again.append_order([record("kill_switch", policy="cartpole", on=False)])
+    again.sync()
+    again.close()
+    assert b'"on":false' in Reserve(first.folder / "reserve").read()
+
+
 # --- file and copy -------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +563,59 @@ def test_a_copy_that_cannot_be_read_is_left_alone_where_the_file_is_damaged(
     assert again.orders.kill_switch is not None
     assert again.unknown is None
     assert Controls("cartpole").orders == again.orders
+
+
+@pytest.mark.parametrize("damaged", ["file", "copy", "both"])
+@pytest.mark.parametrize("damage", ["order", "text", "gone"])
+def test_what_is_known_of_damaged_files_outlives_a_full_disk(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, damaged: str, damage: str
+) -> None:
+    """They are set aside before anything is written in their place."""
+    controls = Controls("cartpole")
+    switched_on(controls)
+    (on,) = found_in(controls.path).saved.controls
+    paths = [controls.path, controls.path.with_suffix(".copy")]
+    for path in {"file": paths[:1], "copy": paths[1:], "both": paths}[damaged]:
+        if damage == "order":
+            SavedControls(controls=[on, unreadable()]).write(path)
+        elif damage == "text":
+            path.write_bytes(b"{")
+        else:
+            path.unlink()
+    is_known = damage == "order" or damaged != "both"
+    with monkeypatch.context() as disk:
+        disk.setattr(SavedControls, "write", full)
+        for _ in range(2):
+            one = Controls("cartpole")
+            assert (one.orders.kill_switch is not None) is is_known
+            one.follow()
+            assert one.unsaved is None
+    again = Controls("cartpole")
+    assert (again.orders.kill_switch is not None) is is_known
+    assert ("orders may be missing here" in (again.missing or "")) is (damaged == "both" and damage != "gone")
+
+
+@pytest.mark.parametrize("why", ["newer", "unread"])
+def test_a_copy_that_must_be_left_alone_is_not_overwritten_beside_a_whole_file(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A newer LoomRL that was killed between the two has its order in the copy alone."""
+    controls = Controls("cartpole")
+    switched_on(controls)
+    copy = controls.path.with_suffix(".copy")
+    newer = {"controls": [], "countdowns": {}, "format": FORMAT + 1, "ranks": []}
+    with monkeypatch.context() as disk:
+        if why == "newer":
+            copy.write_bytes(canonical_json({**newer, "digest": sha256(canonical_json(newer))}))
+        else:
+            reads_fail(disk, copy)
+        before = copy.stat().st_ino
+        again = Controls("cartpole")
+        again.set_override(Override(action=1, **ADA), "Ada")
+        assert (again.unsaved, again.reserved is not None) == (None, True)
+        assert (again.unknown is not None) is (why == "newer")
+        assert copy.stat().st_ino == before
+        assert Controls("cartpole").orders == again.orders
 
 
 def test_what_a_save_reads_is_known(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

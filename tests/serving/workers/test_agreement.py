@@ -303,8 +303,17 @@ def test_no_version_acts_on_an_announcement_that_nobody_took(
         assert server.decide("a", OBS).status_code == 200
 
 
+def announced_by_the_version_before(agreement: Agreement) -> None:
+    agreement._words[0] += 1
+
+
+@pytest.mark.parametrize("announce", [Agreement.announce, announced_by_the_version_before])
 def test_another_champion_is_no_order_that_cannot_be_read(
-    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timely: None
+    loomrl_home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    timely: None,
+    announce: Callable[[Agreement], None],
 ) -> None:
     """A promotion goes on where the files of orders do not; what was announced besides might be a kill switch."""
     Agreement(tmp_path / "agreement", 2)
@@ -322,7 +331,7 @@ def test_another_champion_is_no_order_that_cannot_be_read(
         disk.setattr(Path, "read_bytes", failing)
         agreement._put(agreement.champion)
         assert server.decide("a", OBS).status_code == 200
-        agreement.announce()
+        announce(agreement)
         refused = server.decide("a", OBS)
         assert (refused.status_code, "orders may be missing here" in refused.json()["error"]) == (503, True)
 

@@ -100,7 +100,7 @@ class Controls:
         self._saving, self._patience_seconds = Background(self._save), patience_seconds
         self._reading = Background(self._read_again)
         self._failed: ArtifactError | None = None  # to read, the last time
-        self._num_said = 0  # how often they were said to have changed
+        self._num_changes = 0  # how often they were said to have changed
         self._record, self._announce, self._keep = record, announce, keep
         self._lock = threading.RLock()  # of what is in memory: nobody touches a file, or waits, with it held
         self._disk = threading.RLock()  # of reading the files, which may wait for them; taken before the former
@@ -118,15 +118,15 @@ class Controls:
         self._shared: tuple[int, object] | None = None  # LoomDB's revisions and ours when they agreed
         self._compared = 0.0  # `time.monotonic()` when that was found out
         self._store = OrderStore(self.path)
-        self._found = Kept(SavedControls(), None)  # when the files were read last
+        self._found = Kept()  # when the files were read last
         self._lost: str | None = None  # what was lost to damage, until LoomDB has told what it knows
-        self._told: str | None = None  # what the files say of that
+        self._lost_in_files: str | None = None  # what the files say of that
         self._settled: str | None = None  # of what LoomDB has made up for
         try:
             self.refresh()
         except ArtifactError as error:
             log.error("%s", error)
-        self._unknown_at_start = self._found.unheard
+        self._unknown_at_start = self._found.unknown
         self._write_again()
 
     def connect(self, peers: Mapping[int, Give]) -> None:
@@ -153,7 +153,8 @@ class Controls:
         is_due = bool(self._countdowns) and time.monotonic() - self._kept > _KEPT_SECONDS
         is_outdated = self._found.is_outdated and self._patience_seconds is not None  # a command writes what it orders
         fails = self.unsaved is not None or self.reserved is not None
-        is_due |= is_outdated or self._found.damage is not None or self._found.is_movable or self._lost != self._told
+        is_due |= is_outdated or self._found.file.damage is not None or self._found.is_movable
+        is_due |= self._lost != self._lost_in_files
         if self._written is not self._known or fails or is_due:
             self._have_saved(0.0)
 
@@ -168,17 +169,17 @@ class Controls:
         """
         if has_changed:
             with self._lock:
-                self._num_said += 1
+                self._num_changes += 1
         try:
             with self._disk:
-                stamp = (self._num_said, self._store.look())
+                stamp = (self._num_changes, self._store.look())
                 if stamp != self._stamp or self._fresh or self._is_over():
                     found, began = self._read_now()
                     with self._lock:
                         self._follow(found, began)
                         self._stamp = stamp if found.unread is None else None
                         if found.unread is not None and has_changed:
-                            self._unknown_announced = found.unheard
+                            self._unknown_announced = found.unknown
                     if found.unread is not None:
                         raise ArtifactError(found.unread)
         finally:
@@ -236,10 +237,8 @@ class Controls:
             is_settled = self._known is mine and failure is None
             self._put_in_force(chain.from_iterable(revisions.values()))
             self._shared = (num_revisions, self._known) if is_settled else None
-            if failure is None:
-                self._unknown_at_start = None  # what was set before the start LoomDB has told
-        if failure is None:
-            with self._lock:  # what was lost LoomDB has told
+            if failure is None:  # LoomDB has told what was set before the start, and what was lost
+                self._unknown_at_start = None
                 self._settled, self._lost = self._lost or self._settled, None
         self._have_saved(self._patience_seconds)
         if failure is not None:
@@ -267,7 +266,7 @@ class Controls:
     @property
     def missing(self) -> str | None:
         """Why orders may be missing here; None where all that were kept are known."""
-        return self._found.unheard or self._lost
+        return self._found.unknown or self._lost
 
     def plan(self) -> tuple[Plan, int]:
         """The plan in force, and its revision."""
@@ -588,10 +587,10 @@ class Controls:
         self._written = self._known if self._known_orders() == found.controls else None
         if kept.unread is None:
             self._unknown_announced = None
-        if kept.unheard is None:
+        if kept.unknown is None:
             self._unknown_at_start = None
-        if kept.unread is None and found.lost != self._told:  # another process found it out, or LoomDB told that one
-            self._lost = self._told = found.lost
+        if kept.unread is None and found.lost != self._lost_in_files:  # of another process, which found it, or was told
+            self._lost = self._lost_in_files = found.lost
         if kept.newly_lost is None:
             self._settled = None
         elif kept.newly_lost not in (self._lost, self._settled):
@@ -657,7 +656,7 @@ class Controls:
     def _save_alone(self) -> None:
         """With the file locked. Where neither the file nor the reserve can be written, that is said and tried again."""
         with self._disk:
-            said = self._num_said
+            said = self._num_changes
             found, began = self._read_now()
             with self._lock:
                 self._follow(found, began)
@@ -670,7 +669,7 @@ class Controls:
         stamp = (said, self._store.look())
         with self._lock:  # what was ordered while the disk was waited for is not written yet
             self._written, self.unsaved, self._kept = known, None, time.monotonic()
-            self._found, self._told = kept, wanted.lost
+            self._found, self._lost_in_files = kept, wanted.lost
             self._stamp = stamp if found.unread is None else None
 
     def _keep_record(self) -> None:

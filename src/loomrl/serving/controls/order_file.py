@@ -7,15 +7,17 @@ a newer LoomRL wrote it. Earlier versions wrote neither.
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import model_validator
 
+from loomrl.errors import ArtifactError
 from loomrl.serving.controls.elapsed import Countdown
 from loomrl.serving.controls.orders import is_readable, with_an_end
 from loomrl.serving.controls.overrides import Override
+from loomrl.storage.audit.reserve import Reserve
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.files import canonical_json, sha256, write_atomic
 from loomrl.system.plain import on_one_line
@@ -97,26 +99,21 @@ class SavedControls(Document):
         content, is_sealed = opened(text)
         return cls.model_validate(content), is_sealed
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """What a file holds; raises as `opened` does."""
-        return cls.opened(path.read_bytes())[0]
-
 
 @dataclass(frozen=True)
-class FileFound:
-    """What a file of orders turned out to be: whole, where neither `damage` nor `closed` is set."""
+class Found:
+    """What was found where orders are kept: whole, where neither `damage` nor `closed` is set."""
 
-    saved: SavedControls
+    saved: SavedControls = field(default_factory=SavedControls)
     damage: str | None = None  # what is wrong with it; it is set aside
-    closed: str | None = None  # why it is left alone: a newer LoomRL wrote it, or it cannot be read
+    closed: str | None = None  # why it is left alone: another LoomRL wrote it, or it cannot be read
     is_unread: bool = False
     is_sealed: bool = False  # a digest vouches for it
     is_there: bool = True
 
     @property
     def is_newer(self) -> bool:
-        """Whether a newer LoomRL wrote it."""
+        """Whether this LoomRL does not know what it says, though it was read."""
         return self.closed is not None and not self.is_unread
 
     @property
@@ -125,25 +122,47 @@ class FileFound:
         return self.is_there and self.damage is None and self.closed is None
 
 
-def found_in(path: Path) -> FileFound:
+def found_in(path: Path) -> Found:
     """What a file of orders holds; nothing is raised."""
-    nothing = SavedControls(countdowns={})
     try:
         saved, is_sealed = SavedControls.opened(path.read_bytes())
     except FileNotFoundError:
-        return FileFound(nothing, is_there=False)
+        return Found(is_there=False)
     except NewerFormat as error:
-        return FileFound(nothing, closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
+        return Found(closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
     except DAMAGES as error:
-        return FileFound(nothing, damage=on_one_line(f"{path} is damaged: {error}")[:MAX_REASON])
+        return Found(damage=on_one_line(f"{path} is damaged: {error}")[:MAX_REASON])
     except OSError as error:
-        return FileFound(nothing, closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
-    unreadable = [one.name for one in saved.controls if not is_readable(one)]
+        return Found(closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
     if saved.is_from_before_countdowns:
         left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in with_an_end(saved.controls)}
         saved = saved.model_copy(update={"countdowns": left})
-    damage = f"{path} is damaged: it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else ""
-    return FileFound(saved, damage=on_one_line(damage)[:MAX_REASON] or None, is_sealed=is_sealed)
+    why = _unreadable(saved)
+    return Found(saved, why and on_one_line(f"{path} is damaged: {why}")[:MAX_REASON], is_sealed=is_sealed)
+
+
+def found_in_reserve(reserve: Reserve) -> Found:
+    """What a reserve holds; nothing is raised. It has a digest of its own: another LoomRL wrote what is whole there,
+    and cannot be read.
+    """
+    try:
+        text = reserve.read()
+        if not text:
+            return Found(damage=f"{reserve.path} is damaged" if reserve.has_lost else None)
+        saved, _ = SavedControls.opened(text)
+        why = _unreadable(saved)
+    except ArtifactError as error:
+        return Found(closed=str(error), is_unread=True)
+    except (NewerFormat, *DAMAGES) as error:
+        saved, why = SavedControls(), str(error)
+    left_alone = f"{reserve.path} is left alone, for this LoomRL cannot read it: {why}; use a newer one, or remove it"
+    return Found(saved, closed=why and on_one_line(left_alone)[:MAX_REASON])
+
+
+def _unreadable(saved: SavedControls) -> str | None:
+    """Which of these orders cannot be read; None where all can."""
+    unreadable = [one.name for one in saved.controls if not is_readable(one)]
+    return f"it holds orders that cannot be read: {', '.join(unreadable)}" if unreadable else None
 
 
 def _left_by_the_wall_clock(one: Override) -> float:

@@ -16,8 +16,8 @@ from pathlib import Path
 import filelock
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.controls.order_file import DAMAGES, MAX_REASON, NewerFormat, SavedControls, found_in
-from loomrl.storage.audit.reserve import Reserve
+from loomrl.serving.controls.order_file import MAX_REASON, Found, SavedControls, found_in, found_in_reserve
+from loomrl.storage.audit.reserve import Reserve, TooLong
 from loomrl.storage.loomdb.records import Control
 from loomrl.system.plain import on_one_line
 
@@ -29,31 +29,75 @@ _MISSING = "orders may be missing here"
 
 @dataclass(frozen=True)
 class Kept:
-    """What was found when file, copy and reserve were read."""
+    """What was found when file, copy and reserve were read; nothing, before."""
 
-    in_file: SavedControls  # or in its copy
-    in_reserve: SavedControls | None  # None where it could not be read
-    damage: str | None = None  # what is wrong with the file; it is set aside
-    closed: str | None = None  # why the file is left alone
-    reserve_closed: str | None = None  # and the reserve
-    unread: str | None = None  # what the disk did not give
-    unheard: str | None = None  # why the file, or the reserve, may hold what is not known here
-    newly_lost: str | None = None  # of which damage left no whole text
-    is_outdated: bool = False  # an earlier version wrote the file, or it has no whole copy
+    file: Found = Found()
+    copy: Found = Found()
+    reserve: Found = Found()
+
+    @cached_property
+    def in_file(self) -> SavedControls:
+        """What the file says, or its copy, which is written first, where the file is not whole. What the copy of one
+        says that a newer LoomRL wrote may be over."""
+        if self.file.is_whole or self.file.is_newer:
+            return self.file.saved
+        return _joined(self.copy.saved, self.file.saved)
 
     @cached_property
     def orders(self) -> SavedControls:
         """What stands in the file and in the reserve together, which may be one order in several versions."""
-        return _joined(self.in_file, self.in_reserve or SavedControls())
+        return _joined(self.in_file, self.reserve.saved)
+
+    @property
+    def closed(self) -> str | None:
+        """Why file and copy are left alone: one of the two must be."""
+        return self.file.closed or self.copy.closed
+
+    @property
+    def unread(self) -> str | None:
+        """What the disk did not give; a copy is not asked for where the file is whole."""
+        is_copy_needed = not (self.file.is_whole or self.file.is_newer)
+        asked = (self.file, *([self.copy] if is_copy_needed else []), self.reserve)
+        return next((one.closed for one in reversed(asked) if one.is_unread), None)
+
+    @property
+    def unknown(self) -> str | None:
+        """Why one of them may hold what is not known here."""
+        if self.file.is_newer or self.copy.is_newer or not (self.file.is_whole or self.copy.is_whole):
+            why = self.closed or self.reserve.closed
+        else:
+            why = self.reserve.closed
+        return why and f"{why}; {_MISSING}"
+
+    @property
+    def newly_lost(self) -> str | None:
+        """Of which damage nothing has a whole text."""
+        why = self.reserve.damage
+        if self.file.damage is not None and self.closed is None and not self.copy.is_whole:
+            why = f"{self.file.damage}, and there is no whole copy of it"
+        return why and f"{on_one_line(why)[:MAX_REASON]}: {_MISSING}"
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether an earlier version wrote the file, or it has no whole copy."""
+        has_no_copy = not self.copy.is_there or self.copy.damage is not None
+        return self.file.is_whole and self.closed is None and (not self.file.is_sealed or has_no_copy)
 
     @property
     def is_movable(self) -> bool:
         """Whether orders stand in the reserve that the file might take."""
-        return self.closed is None and self.in_reserve is not None and bool(self.in_reserve.controls)
+        return self.closed is None and self.reserve.closed is None and bool(self.reserve.saved.controls)
 
     def holds(self, wanted: SavedControls) -> bool:
         """Whether the file is whole, and says all that is wanted but what overrides have left."""
-        return self.damage is None and (self.in_file.controls, self.in_file.lost) == (wanted.controls, wanted.lost)
+        return self.file.damage is None and (self.in_file.controls, self.in_file.lost) == (wanted.controls, wanted.lost)
+
+    @property
+    def staying(self) -> Sequence[Control]:
+        """The orders that file and copy hold whatever is written next: a damaged one is set aside first."""
+        if self.file.damage is None:
+            return self.in_file.controls
+        return self.copy.saved.controls if self.copy.is_whole else []
 
 
 class OrderStore:
@@ -72,6 +116,7 @@ class OrderStore:
         self._lock_path = Path(f"{path}.lock")
         _make_files(path, self._lock_path)
         self._reserve = Reserve(path.with_suffix(".reserve"))
+        self._left_out: str | None = None  # what the reserve was told of the orders it had no room for
 
     def write(self, wanted: SavedControls, kept: Kept, is_countdown_due: bool = False) -> Kept:
         """To the file, with a damaged one set aside; where that cannot be, or a newer LoomRL wrote it, to the room that
@@ -83,16 +128,16 @@ class OrderStore:
         try:
             if kept.closed is not None:
                 raise ArtifactError(kept.closed)
-            if kept.damage is not None:
-                self._set_aside(kept.damage)
-            self._write_both(wanted)
+            if kept.file.damage is not None:
+                self._set_aside(kept.file.damage)
+            kept = self._write_both(wanted, kept)
         except ArtifactError as error:
             kept = self._write_reserve(wanted, kept, is_countdown_due)
             if self.reserved is None:
                 log.error("what was ordered is kept in %s: %s", self._reserve.path, error)
             self.reserved = str(error)
             return kept
-        return self._empty_reserve(replace(kept, in_file=wanted, damage=None, is_outdated=False))
+        return self._empty_reserve(kept)
 
     def renew(self, wanted: SavedControls, kept: Kept) -> Kept:
         """Where the file holds what is wanted: see to it that it is of this version, has a copy, and that nothing
@@ -101,113 +146,87 @@ class OrderStore:
             return kept
         if kept.is_outdated:
             with suppress(ArtifactError):  # it says the same
-                self._write_both(wanted)
-                kept = replace(kept, is_outdated=False)
+                kept = self._write_both(wanted, kept)
         return self._empty_reserve(kept)
 
     def _empty_reserve(self, kept: Kept) -> Kept:
         """Where the file holds all that is to be kept; one that cannot be emptied is tried again, and `reserved` says
         so."""
-        self.reserved = None
-        if kept.reserve_closed is not None:
+        self.reserved, found = None, kept.reserve
+        if found.is_newer:
             return kept
         try:
-            if kept.in_reserve is None:
-                raise ArtifactError(kept.unread or f"{self._reserve.path} was not read")
-            if kept.in_reserve.controls or kept.in_reserve.lost or self._reserve.has_lost:
+            if found.closed is not None:
+                raise ArtifactError(found.closed)
+            holds_some = bool(found.saved.controls) or found.saved.lost is not None or found.damage is not None
+            if holds_some or self._reserve.has_failed:
                 self._reserve.write(b"")
         except ArtifactError as error:
             self.reserved = f"the file holds it, too, for the reserve cannot be emptied: {error}"
             return kept
-        return replace(kept, in_reserve=SavedControls())
+        return replace(kept, reserve=Found())
 
-    def _write_both(self, wanted: SavedControls) -> None:
+    def _write_both(self, wanted: SavedControls, kept: Kept) -> Kept:
         """The copy first: what the file holds, it holds. A damaged copy is kept under another name. With the file
         locked.
         """
-        if found_in(self._copy_path).damage is not None:
+        if kept.copy.damage is not None:
             with suppress(OSError):
                 aside = _renamed(self._copy_path)
                 log.error("%s is damaged; it is kept as %s", self._copy_path, aside.name)
         wanted.write(self._copy_path)
         wanted.write(self.path)
+        written = Found(wanted, is_sealed=True)
+        return replace(kept, file=written, copy=written)
 
     def _write_reserve(self, wanted: SavedControls, kept: Kept, is_countdown_due: bool) -> Kept:
         """What is not in the file. Where there is no room for all, less of what was replaced is named; then what is for
-        all agents goes before what is for one, and new before old.
+        all agents goes before what is for one, and new before old, and it says that some are missing.
 
         Raises:
             ArtifactError: when not all is kept.
         """
-        if kept.in_reserve is None:
-            raise ArtifactError(kept.reserve_closed or kept.unread or f"{self._reserve.path} was not read")
-        rest = [one for one in wanted.controls if one not in kept.in_file.controls]
-        short = [_shortened(one, kept.in_file.controls) for one in rest]
-        is_told = kept.in_reserve.lost == wanted.lost and kept.in_reserve.controls in (rest, short)
-        if is_told and not is_countdown_due and self.reserved is not None and self._reserve.is_there:
+        if kept.reserve.closed is not None:
+            raise ArtifactError(kept.reserve.closed)
+        rest = [one for one in wanted.controls if one not in kept.staying]
+        short = [_shortened(one, kept.staying) for one in rest]
+        is_told = kept.reserve.saved.lost == wanted.lost and kept.reserve.saved.controls in (rest, short)
+        if is_told and not is_countdown_due and self._reserve.holds_last:
             return kept
         try:
-            return self._reserve_one(wanted, rest, kept)
-        except ArtifactError:
+            return self._reserve_these(wanted, rest, kept)
+        except TooLong:
             log.warning("%s: orders are kept without most of what they replaced", self._reserve.path)
         try:
-            return self._reserve_one(wanted, short, kept)
-        except ArtifactError:
-            ranked = sorted(short, key=lambda one: ("/" not in one.name, one.created), reverse=True)
-            while ranked := ranked[: len(ranked) * 9 // 10]:
-                with suppress(ArtifactError):
-                    self._reserve_one(wanted.model_copy(update={"countdowns": {}}), ranked, kept)
-                    break
+            return self._reserve_these(wanted, short, kept)
+        except TooLong:
+            self._reserve_some(wanted, short, kept)
             raise
 
-    def _reserve_one(self, wanted: SavedControls, controls: Sequence[Control], kept: Kept) -> Kept:
+    def _reserve_these(self, wanted: SavedControls, controls: Sequence[Control], kept: Kept) -> Kept:
         reserved = wanted.model_copy(update={"controls": list(controls)})
         self._reserve.write(reserved.sealed())
-        return replace(kept, in_reserve=reserved)
+        return replace(kept, reserve=Found(reserved))
+
+    def _reserve_some(self, wanted: SavedControls, controls: Sequence[Control], kept: Kept) -> None:
+        """As many as there is room for, if any, and that others are missing."""
+        ranked = sorted(controls, key=lambda one: ("/" not in one.name, one.created), reverse=True)
+        while ranked := ranked[: len(ranked) * 9 // 10]:
+            num_missing = len(controls) - len(ranked)
+            self._left_out = f"{self._reserve.path} had no room for {num_missing} orders: {_MISSING}"
+            some = wanted.model_copy(update={"countdowns": {}, "lost": wanted.lost or self._left_out})
+            with suppress(TooLong):
+                self._reserve_these(some, ranked, kept)
+                return
 
     def read(self) -> Kept:
         """What stands in the file, or in its copy where the file is not whole, and in the reserve."""
-        kept = self._with_reserve(self._read_file())
-        if kept.newly_lost is not None:
-            kept = replace(kept, newly_lost=f"{on_one_line(kept.newly_lost)[:MAX_REASON]}: {_MISSING}")
-        return kept
-
-    def _read_file(self) -> Kept:
-        found, copy = found_in(self.path), found_in(self._copy_path)
-        if found.is_whole:
-            is_outdated = not found.is_sealed or not copy.is_there or copy.damage is not None
-            return Kept(found.saved, None, is_outdated=is_outdated)
-        if not (found.is_there or copy.is_there):
-            return Kept(found.saved, None)  # nothing was ordered yet
-        closed = found.closed or copy.closed
-        kept = Kept(
-            found.saved,
-            None,
-            damage=found.damage if found.is_there else f"{self.path} is gone",
-            closed=closed,
-            unread=closed if found.is_unread or (copy.is_unread and not found.is_newer) else None,
-        )
-        if closed is not None and (found.is_newer or not copy.is_whole):
-            kept = replace(kept, unheard=f"{closed}; {_MISSING}")
-        elif not copy.is_whole:
-            kept = replace(kept, newly_lost=f"{kept.damage}, and there is no whole copy of it")
-        if found.is_newer:
-            return kept  # what the copy says may be over
-        return replace(kept, in_file=_joined(copy.saved, found.saved))  # the copy is written first
-
-    def _with_reserve(self, kept: Kept) -> Kept:
-        try:
-            text = self._reserve.read()
-            in_reserve = SavedControls.opened(text)[0] if text else SavedControls()
-            if not text and kept.newly_lost is None and self._reserve.has_lost:
-                kept = replace(kept, newly_lost=f"{self._reserve.path} is damaged")
-        except ArtifactError as error:
-            return replace(kept, unread=str(error), unheard=kept.unheard or f"{error}; {_MISSING}")
-        except (NewerFormat, *DAMAGES) as error:  # the reserve is whole, for it has a digest of its own
-            why = f"{self._reserve.path} is left alone, for this LoomRL cannot read it: {error}; use a newer one, or"
-            closed = on_one_line(f"{why} remove it")[:MAX_REASON]
-            return replace(kept, reserve_closed=closed, unheard=kept.unheard or f"{closed}; {_MISSING}")
-        return replace(kept, in_reserve=in_reserve)
+        file, copy, reserve = found_in(self.path), found_in(self._copy_path), found_in_reserve(self._reserve)
+        if copy.is_there and not file.is_there:
+            file = replace(file, damage=f"{self.path} is gone")
+        if reserve.saved.lost is not None and reserve.saved.lost == self._left_out:  # by whom they are known
+            reserve = replace(reserve, saved=reserve.saved.model_copy(update={"lost": None}))
+        return Kept(file, copy, reserve)
 
     def _set_aside(self, damage: str) -> None:
         """Keep the damaged file under another name; with the file locked.
@@ -227,7 +246,7 @@ class OrderStore:
     def look(self) -> object:
         """What changes with the files; another each time where the disk does not say."""
         try:
-            return _stamp_of(self.path), _stamp_of(self._copy_path), self._reserve.stamp
+            return [_stamp_of(path) for path in (self.path, self._copy_path, self._reserve.path)]
         except OSError:
             return object()
 

@@ -8,7 +8,7 @@ the champion alone, lowering it gives them back: no other agent changes hands.
 import secrets
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -22,16 +22,17 @@ from loomrl.system.schema import Document
 Version = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 POINTS = 1_000_000
 _MAX_ACTION_BYTES = 16_384  # some orders at once must have room in the reserve
+_ANSWERED_AT = 16  # levels of an answer that an action may lie below
 _REMEMBERED = 100_000  # agents whose point is kept at hand
 
 
 def _orderable(action: Any) -> Any:
     try:
         canonical_json(action)  # finite numbers alone
-        size = len(orjson.dumps(action))  # integers of 64 bits at most
+        size = len(orjson.dumps(reduce(lambda held, _: [held], range(_ANSWERED_AT), action)))  # integers of 64 bits
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"an action is JSON, with finite numbers and integers of 64 bits at most: {error}") from None
-    if size > _MAX_ACTION_BYTES:
+    if (size := size - 2 * _ANSWERED_AT) > _MAX_ACTION_BYTES:
         raise ValueError(f"an action is ordered in {_MAX_ACTION_BYTES} bytes of JSON at most, found {size}")
     return action
 

@@ -21,17 +21,18 @@ from pathlib import Path
 from loomrl.errors import ArtifactError
 
 # Words. Of votes there is one for each worker, 0 for one that is not there; behind them are as many numbers of
-# connections, and as many moments at which a worker's event loop last turned (0: not yet). How much was announced
-# stands behind all else, where a worker of the version before, which may be there still, does not look.
+# connections, and as many moments at which a worker's event loop last turned (0: not yet). How often another champion
+# was made stands behind all else, where a worker of the version before, which may be there still, does not look: what
+# it does counts as an order.
 _REVISION, _CHAMPION, _VOTES = 0, 1, 2
 _MAX_VERSION_BYTES = 4_096  # a version may be a folder's path; there is room for two
 _WORD = 8
 
 
 class Agreement:
-    """What the workers of one port map into their memory to agree: a revision, how much was announced, the champion,
-    and each one's vote, connections and last sign of life. Safe to use from several processes and threads; what a
-    process that was killed held is free again.
+    """What the workers of one port map into their memory to agree: a revision, the champion and how often there was
+    another, and each one's vote, connections and last sign of life. Safe to use from several processes and threads;
+    what a process that was killed held is free again.
 
     Raises:
         ArtifactError: when there is no room for it.
@@ -45,7 +46,7 @@ class Agreement:
         end = size + 2 * _MAX_VERSION_BYTES
         reserve_all(self._handle, path, end + _WORD)
         mapped = memoryview(mmap.mmap(self._handle, end + _WORD))
-        self._words, self._announced = mapped[:size].cast("Q"), mapped[end:].cast("Q")
+        self._words, self._elections = mapped[:size].cast("Q"), mapped[end:].cast("Q")
         self._texts = mapped[size : size + _MAX_VERSION_BYTES], mapped[size + _MAX_VERSION_BYTES : end]
         self._lock = threading.Lock()
 
@@ -60,15 +61,17 @@ class Agreement:
         with self._exclusive():
             return self._champion()
 
-    @property
-    def num_announced(self) -> int:
-        """How often `announce` was called: the revision grows with another champion, too."""
-        return self._announced[0]
+    def changes(self) -> tuple[int, int]:
+        """The revision, and how much of it is something else than another champion: orders, and a quarantine. At a
+        moment at which there is another champion it may be one too many, never one too few.
+        """
+        num_elections = self._elections[0]  # first: the revision grows before
+        revision = self.revision
+        return revision, revision - num_elections
 
     def announce(self) -> None:
         """Let the revision grow, because a file changed: whoever answers from now on has it in force first."""
         with self._exclusive():
-            self._announced[0] += 1
             self._words[_REVISION] += 1
 
     def vote(self, index: int, version: str | None, held: Container[str]) -> str:
@@ -138,6 +141,7 @@ class Agreement:
         self._texts[place][: len(text)] = text
         self._words[_CHAMPION] = 2 * len(text) + place
         self._words[_REVISION] += 1
+        self._elections[0] += 1
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

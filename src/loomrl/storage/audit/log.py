@@ -269,7 +269,8 @@ class AuditLog:
             if self._handle >= 0:
                 os.fdatasync(self._handle)
             else:
-                _sync(_written_segments(self.folder)[-1])
+                for former in _written_segments(self.folder)[-1:]:
+                    _sync(former)
         except OSError as error:
             self._lost = True
             unwritable = _unwritable(error, self._path)
@@ -356,7 +357,8 @@ class AuditLog:
             raise _unwritable(error, former[0]) from error
 
     def _recall_waiting(self) -> None:
-        """Go on behind the lines that a former process left in the reserve; those the log has are there no more.
+        """Go on behind the lines that a former process left in the reserve; those the log has are there no more. Where
+        the log has lost its end they follow on nothing: what they say is put on record.
 
         Raises:
             ArtifactError: when one was changed.
@@ -365,14 +367,26 @@ class AuditLog:
             return
         self._kept = self._reserve.read()
         if self._reserve.has_lost:
-            why = f"{self._reserve.path} is damaged: records of orders may be missing here"
-            self.queue_order([record("damaged", policy=self.policy, reason=why)])
-            self._kept = _UNKNOWN
+            self._queue_damage(f"{self._reserve.path} is damaged: records of orders may be missing here", [])
+        adrift: list[bytes] = []
         for line, kept in waiting_records(self.folder):
             if kept["sequence"] == self._sequence + 1 and kept["previous_hash"] == self._head[2]:
                 self._waiting += line
                 segment = str(kept.get("segment", "")) if kept["kind"] == "open" else self._head[0]
                 self._head = segment, int(kept["sequence"]), str(kept["hash"])
+            elif kept["sequence"] > self._sequence:
+                adrift.append(line)
+        if adrift:
+            why = (
+                f"the log was cut off behind record {self._sequence}: what it lacks is lost but for these lines, which"
+            )
+            self._queue_damage(f"{why} waited in {self._reserve.path}", adrift)
+
+    def _queue_damage(self, reason: str, lines: Sequence[bytes]) -> None:
+        """What the reserve holds is kept until this is on record."""
+        said = {"reason": reason, **({"lines": [one.decode() for one in lines]} if lines else {})}
+        self.queue_order([record("damaged", policy=self.policy, **said)])
+        self._kept = _UNKNOWN
 
     def _wait(self, records: Sequence[dict[str, Any]]) -> list[int]:
         """Link records into the chain for which the log has no room."""
@@ -389,7 +403,7 @@ class AuditLog:
 
     def _is_kept(self, waiting: bytes) -> bool:
         """Whether the reserve holds what waits, and nothing else, and nobody has removed it."""
-        return waiting == self._kept and (not waiting or self._reserve is None or self._reserve.is_there)
+        return waiting == self._kept and (not waiting or self._reserve is None or self._reserve.holds_last)
 
     def _fill_reserve(self, waiting: bytes) -> None:
         """Have it hold what waits, and nothing else."""
