@@ -21,6 +21,7 @@ from loomrl.safety.checks import (
     action_bounds,
     certified,
     held_out_ranges,
+    minimum_return,
     model_checking,
     monotone,
     reward_bias,
@@ -35,9 +36,9 @@ from loomrl.safety.checks.reward_bias import RewardBiasConfig
 from loomrl.safety.checks.reward_hacking import RewardHackingConfig, SensorConfig
 from loomrl.safety.config import ConstraintConfig, SafetyConfig
 from loomrl.safety.constraints import exact, limits
-from loomrl.safety.model_checking.spoilers import spoilers
 from loomrl.safety.probing.exploits import Loops, UnearnedRewards
 from loomrl.safety.probing.probes import disturbed, not_disturbed, one_action_alone, shifted
+from loomrl.safety.probing.samples import Counted, Watched, judge
 from loomrl.training.config import TrainingConfig
 from loomrl.types import Bound, Claim, Episode, LabelKind, SafetyCase, Verdict
 from tests.support.trained import EVALUATION, evaluate, examine, train
@@ -339,14 +340,6 @@ def test_what_stands_in_each_other_too_deep_is_not_compared(monkeypatch: pytest.
     assert covered_in_a_model(monkeypatch, {"a": deep(1), "b": deep(2)}) <= {"ba"}
 
 
-def test_of_many_things_to_be_done_one_after_the_other_some_are_tried() -> None:
-    """Of twenty conditions there are 1,520 pairs; the text is read once."""
-    model = model_of(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False)).model
-    text = " | ".join(f"P<=0.5 [ X s={state} ]" for state in range(20))
-    assert 100 < len(list(spoilers(model, model_checking._read(text)))) <= 2 * 20 + 200
-    assert model_checking._read(text) is model_checking._read(text)
-
-
 def test_the_same_in_other_words_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is met at least so often is missed at most so often; an until that needs no end asks for less."""
     words = {
@@ -510,15 +503,11 @@ def test_a_feature_with_more_values_asks_for_more() -> None:
     assert covered(reward_bias, config) == rewards | {"b.outcomea.outcome", "d.outcomea.outcome"}
 
 
-def test_a_property_that_cannot_be_decided_for_others_is_no_less_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def undecidable(*_: Any) -> Any:
-        raise ConfigError("it lies at its limit")
-
-    monkeypatch.setattr(model_checking, "_answer", undecidable)
-    prop = ModelCheckingConfig(properties=[{"name": "a", "property": "P<=0.2 [ F s=3 ]"}]).properties[0]
-    context: Any = SimpleNamespace(action_space=spaces.Discrete(2), rng=lambda _: np.random.default_rng(0))
-    modelled: Any = SimpleNamespace(observations=np.arange(3), chain=lambda actions: actions)
-    assert model_checking._label(context, prop, SimpleNamespace(relation="<=", limit=0.2), modelled) is None
+def test_a_property_of_which_nothing_is_known_for_others_is_no_less_proved() -> None:
+    """What is reached depends on who acts."""
+    modelled = model_of(gymnasium.make("FrozenLake-v1"))
+    prop = ModelCheckingConfig(properties=[{"name": "a", "property": 'R>=0 [ F P>=0.5 [ X "terminated" ] ]'}])
+    assert model_checking._label(prop.properties[0], modelled) is None
 
 
 HOLES = '("terminated" & s!=63)'
@@ -548,10 +537,8 @@ def test_a_property_of_a_model_that_other_actions_break_counts(prop: str, is_lab
     """Whoever acts: the frozen lake without slipping, whose nearest hole is five moves away."""
     modelled = model_of(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False))
     config = ModelCheckingConfig(properties=[{"name": "a", "property": prop}])
-    context: Any = SimpleNamespace(action_space=spaces.Discrete(4), rng=lambda _: np.random.default_rng(0))
-    answer = SimpleNamespace(relation=None, limit=None)
-    label = model_checking._label(context, config.properties[0], answer, modelled)
-    assert (label is not None and label.kind is LabelKind.NEVER_BROKEN) is is_labelled
+    label = model_checking._label(config.properties[0], modelled)
+    assert (label is not None and label.kind is LabelKind.CANNOT_BE_FALSE) is is_labelled
 
 
 def test_some_action_must_be_left() -> None:
@@ -588,14 +575,40 @@ def test_a_limit_is_stated_as_it_is(value: float) -> None:
     assert limits(ConstraintConfig(name="a", quantity="reward", high=value)) == f"at most {exact(value)}"
 
 
-@pytest.mark.parametrize(("limit", "told"), [(0.99, "nothing that 64 episodes can show"), (0.5, "so many violations")])
-def test_what_so_few_episodes_cannot_refute_is_said(limit: float, told: str) -> None:
-    claim = Claim(
-        id="statistical_limits.a", stage="statistical limits", statement="so", mandatory=True, method="a bound",
-        verdict=Verdict.SUPPORTED, confidence=0.95, num_samples=64,
-        bound=Bound(kind="clopper-pearson upper", measured=0.1, limit=limit),
+def a_claim(name: str, limit: float, num_samples: int, confidence: float = 0.95) -> Claim:
+    bound = Bound(kind="upper", measured=0.1, limit=limit)
+    return Claim(
+        id=name, stage=name, statement="so", mandatory=True, method="a bound", verdict=Verdict.SUPPORTED,
+        confidence=confidence, num_samples=num_samples, bound=bound,
     )  # fmt: skip
-    assert statistical_limits.scope(statistical_limits.Config(), claim).false_if.startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "told"),
+    [
+        (0.99, None, "nothing that 64 episodes can show"),
+        (0.5, None, "so many violations"),
+        (0.9, None, "so many violations"),
+        (0.98, 100, "nothing that 64 episodes can show"),
+        (0.5, 100, "so many violations"),
+    ],
+)
+def test_what_so_few_episodes_cannot_refute_is_said(limit: float, most: int | None, told: str) -> None:
+    """Bets that hold whenever one stops need more of them: it is asked of the test that is made."""
+    constraint = ConstraintConfig(name="a", quantity="reward", high=0.0, max_probability=limit)
+    sample = (Counted if most is None else Watched)(constraint, np.ones(64), [SimpleNamespace()] * 64)
+    is_refuted = judge([sample], 0.95)[0][0] is Verdict.REFUTED
+    scope = statistical_limits.scope(statistical_limits.Config(max_episodes=most), a_claim("a", limit, 64))
+    assert scope.false_if.startswith(told)
+    assert told.startswith("nothing") is not is_refuted
+
+
+@pytest.mark.parametrize(("least", "count"), [(0.9, 1), (0.99, 2), (0.5, 3), (0.5, 4)])
+def test_a_return_that_so_few_episodes_cannot_refute_is_said(least: float, count: int) -> None:
+    """With a confidence of 0.9, on the boundary and beside it."""
+    judged, _ = minimum_return.judge(0, count, 1.0, least, 0.9)
+    scope = minimum_return.scope(minimum_return.Config(min_probability=least), a_claim("a", least, count, 0.9))
+    assert scope.false_if.startswith("nothing") is (judged.verdict is not Verdict.REFUTED)
 
 
 def test_whole_observations_move_by_no_more_than_was_said() -> None:

@@ -83,8 +83,8 @@ def test_claims_are_proved_or_refuted_with_the_exact_probability(discrete: Polic
         "always": Verdict.PROVED,
     }
     labels = {name: claim.label.kind for name, claim in claims.items() if claim.label is not None}
-    assert labels == {"sure": LabelKind.CANNOT_BE_FALSE, "always": LabelKind.NEVER_BROKEN}
-    assert claims["sure"].false_if == "nothing: every probability is <= 1"
+    assert labels == {"sure": LabelKind.CANNOT_BE_FALSE, "always": LabelKind.CANNOT_BE_FALSE}
+    assert claims["sure"].false_if == "nothing: whichever actions are taken, the value lies between 0 and 1"
     document = read_json(tmp_path / "safety" / claims["above"].evidence[0].uri)
     assert document["low"] <= exact <= document["high"]
     assert document["high"] - document["low"] < 1e-9

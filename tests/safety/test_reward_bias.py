@@ -175,6 +175,39 @@ def test_a_tolerance_larger_than_every_reward_is_not_counted(lending: tuple[str,
 
 
 @pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
+@pytest.mark.parametrize(("earned_by_twins", "is_labelled"), [([1.0, 0.0], True), ([1.0, 2.0], False)])
+def test_what_a_twin_earned_was_earned(
+    lending: tuple[str, Policy],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    earned_by_twins: list[float],
+    is_labelled: bool,
+) -> None:
+    """The policy never does in its own episodes what earns a twin 2."""
+    monkeypatch.setattr(reward_bias, "_most_unlike", lambda *_: ([earned_by_twins], None))
+    played = [[episode(earned, 0)] for earned in (1.0, 0.0)]
+    feature = FeatureConfig(name="group", parameter="group", values=[0, 1])
+    config = RewardBiasConfig(features=[feature], reward_tolerance=1.0)
+    claim = reward_bias._reward_claim(context_of(lending[1], tmp_path), config, feature, played)
+    assert (claim.label is not None) is is_labelled
+
+
+@pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
+@pytest.mark.parametrize("less", [0.0, 100.0])
+def test_returns_that_never_vary_decide_nothing_and_it_is_said(
+    lending: tuple[str, Policy], tmp_path: Path, less: float
+) -> None:
+    """One episode, played again and again, is no evidence, however many seeds there are."""
+    played = [[episode(float(one), seed) for seed in range(500)] for one in (100.0, 100.0 - less)]
+    feature = FeatureConfig(name="group", parameter="group", values=[0, 1], outcome_margin=1.0)
+    claim = reward_bias._outcome_claim(context_of(lending[1], tmp_path), feature, played, 1.0)
+    assert claim.verdict is Verdict.UNDECIDED
+    assert "returns that are the same on all seeds decide nothing" in (claim.finding or "")
+    scope = reward_bias.scope(RewardBiasConfig(features=[feature]), claim)
+    assert "on at least 30 seeds of which some return more than others" in scope.false_if
+
+
+@pytest.mark.parametrize("lending", [{}], ids=["fair"], indirect=True)
 def test_values_that_json_does_not_hold_have_no_counterexample(lending: tuple[str, Policy], tmp_path: Path) -> None:
     earned = np.random.default_rng(1).normal(20.0, 5.0, 128)
     played = [[episode(float(one), seed) for seed, one in enumerate(each)] for each in (earned, earned - 4.0)]

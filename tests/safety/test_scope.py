@@ -430,6 +430,14 @@ def test_where_every_step_costs_as_much_a_return_is_a_length(monkeypatch: pytest
     assert labelled(monkeypatch, [sooner, earlier], [calm], other)["sooner"] == "earlier"
 
 
+def test_a_return_that_other_episodes_break_than_its_length_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve times -0.1 is less than -1.2, by rounding: the episode that breaks the limit is seen."""
+    calm, other = replace(CALM, reward=np.full_like(CALM.reward, -0.1)), episode([0.0] * 12, True, -0.1)
+    limit = ConstraintConfig(name="a", quantity="return", low=-1.2, max_probability=0.1)
+    assert repeats._on_one_quantity({"a": limit}, [calm, other], costs_add_up=False) == {"a": limit}
+    assert labelled(monkeypatch, [limit], [calm], other)["a"] is None
+
+
 def test_a_quantity_by_another_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless it is not told at every step: what is told nothing of costs nothing, and is not known."""
     told, untold = (replace(CALM, info={"cost": np.array([0.0] * 8 + [cost])}) for cost in (0.5, np.nan))

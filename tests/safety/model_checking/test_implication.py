@@ -93,6 +93,17 @@ def test_no_policy_keeps_a_property_and_breaks_one_that_follows_from_it(seed: in
     assert wrong == []
 
 
+def test_who_misses_what_lies_on_another_way_may_go_neither() -> None:
+    """Two ways are apart where each passes through what ends the other, and not where one does."""
+    model = a_model(np.random.default_rng(0))
+    one, other, apart = (
+        Requirement(model, read_property(text))
+        for text in ("P>=0.9 [ F s=2 ]", "P<=0.1 [ s!=2 U s=4 ]", "P>=0.9 [ s!=4 U s=2 ]")
+    )
+    assert not one.implies(other)
+    assert apart.implies(other)
+
+
 @pytest.mark.parametrize(
     "form", ["P>=0.5 [ F {} ]", 'P>=0.5 [ "a" W {} ]', "({0} <=> {0})", '!(P<0.5 [ X "b" & {0} ])']
 )

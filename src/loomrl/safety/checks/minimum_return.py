@@ -69,7 +69,7 @@ def scope(config: MinimumReturnConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     least, count = config.min_probability, claim.num_samples or 0
     false_if = f"so few episodes at the threshold that the upper bound of their share is below {least:g}"
-    if claim.confidence is not None and (1 - least) ** count > 1 - claim.confidence:
+    if claim.confidence is not None and statistics.clopper_pearson_upper(0, count, claim.confidence) >= least:
         false_if = f"nothing that {count} episodes can show: were none to reach it, it would be undecided"
     return Scope(
         f"the returns of {count} episodes on seeds of their own",

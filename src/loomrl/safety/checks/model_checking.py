@@ -3,7 +3,7 @@
 The chain is the environment's finite model with the policy's action in every state. See `loomrl.safety.model_checking`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,6 @@ from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Policy, Verdict
 
 NAME = "model_checking"
 STAGE = MODEL_CHECKING
-_OTHERS = 4  # policies of one action each, and as many that draw one for each state, to tell what a property is worth
 LOCAL = True  # its chain is made of actions for given observations, which the exported graph is asked for again
 
 
@@ -181,68 +180,26 @@ def _claim(context: Context, prop: ModelPropertyConfig, chain: Any, modelled: An
         ],
         bound=bound,
         finding=finding,
-        label=_label(context, prop, answer, modelled) if verdict is Verdict.PROVED else None,
+        label=_label(prop, modelled) if verdict is Verdict.PROVED else None,
     )
 
 
-def _label(context: Context, prop: ModelPropertyConfig, answer: Any, modelled: Any) -> ClaimLabel | None:
-    """Of a limit on a probability that every probability keeps, of initial states alone, or of what other policies have
-    as well."""
-    from loomrl.safety.model_checking.pctl import asks
+def _label(prop: ModelPropertyConfig, modelled: Any) -> ClaimLabel | None:
+    """Of a property that holds whichever actions are taken."""
+    from loomrl.safety.model_checking.pctl import asks, check_all
 
-    if not asks(_parsed(prop)):
-        reason = "it is about the states in which episodes begin, and about nothing that a policy does"
-        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
-    if _parsed(prop).op.startswith("probability") and (answer.relation, answer.limit) in (("<=", 1), (">=", 0)):
-        reason = f"every probability is {answer.relation} {answer.limit:g}"
-        return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
-    num_simple = _num_kept(prop, _simple_chains(context, modelled))
-    num_worst = num_simple and _num_kept(prop, _worst_chains(prop, modelled))
-    if num_simple is None or num_worst is None:
-        return None
-    reason = f"it holds under {num_simple} other policies as well, of one action each or of actions at random"
-    if num_worst:
-        reason += f", and under {num_worst} that bring about the most or the least that was found of what it asks for, "
-        reason += "or of the one part and then of another"
-    reason += ": whether any breaks it is not known"
-    return ClaimLabel(kind=LabelKind.NEVER_BROKEN, reason=reason)
-
-
-def _num_kept(prop: ModelPropertyConfig, chains: Iterable[Any]) -> int | None:
-    """How many chains there are, where all keep the property; None at the first that does not."""
-    count = 0
-    for chain in chains:
-        if not _is_kept(prop, chain):
+    reason = "it is about the states in which episodes begin, and about nothing that a policy does"
+    if asks(parsed := _parsed(prop)):
+        try:
+            whatever = check_all(modelled.model, parsed)
+        except ConfigError:  # nothing is known of all policies
             return None
-        count += 1
-    return count
-
-
-def _is_kept(prop: ModelPropertyConfig, chain: Any) -> bool:
-    """Whether a property surely holds in the chain of another policy."""
-    try:
-        return bool(_answer(prop, chain).holds)
-    except ConfigError:  # it cannot be decided there
-        return False
-
-
-def _simple_chains(context: Context, modelled: Any) -> Iterator[Any]:
-    """Chains of policies that take one of at most so many actions everywhere, one drawn for each state, or each
-    alike."""
-    num_states, count = len(modelled.observations), int(context.action_space.n)
-    for action in np.unique(np.linspace(0, count - 1, _OTHERS).astype(np.int64)):
-        yield modelled.chain(np.full(num_states, action))
-    for actions in context.rng("others").integers(0, count, (_OTHERS, num_states)):
-        yield modelled.chain(actions)
-    yield modelled.at_random()
-
-
-def _worst_chains(prop: ModelPropertyConfig, modelled: Any) -> Iterator[Any]:
-    """Chains of policies that are there to break the property."""
-    from loomrl.safety.model_checking.spoilers import spoilers
-
-    for actions in spoilers(modelled.model, _parsed(prop)):
-        yield modelled.chain(actions)
+        if not whatever.holds:
+            return None
+        reason = "whichever actions are taken, each part of it stays on its side of the limit"
+        if whatever.low is not None and whatever.high is not None:
+            reason = f"whichever actions are taken, the value lies between {whatever.low:.6g} and {whatever.high:.6g}"
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=reason)
 
 
 def _finding(answer: Any, chain: Any) -> str:

@@ -110,7 +110,8 @@ def scope(config: RewardBiasConfig, claim: Claim) -> Scope:
     return Scope(
         f"{claim.num_samples} episodes, an equal share with each value of the feature, on the same seeds",
         "outcomes other than the return; features that nobody declared",
-        "mean returns of two values that differ by more than the margin also at the bound",
+        "mean returns of two values that differ by more than the margin also at the bound, on at least "
+        f"{FEWEST_PAIRS} seeds of which some return more than others",
     )
 
 
@@ -186,7 +187,8 @@ def _outcome_claim(
     values = feature.model_dump(mode="json")["values"]
     returns = [np.array([episode.episode_return for episode in episodes]) for episodes in played]
     alpha = 1.0 - context.config.confidence
-    varies = len(returns[0]) >= FEWEST_PAIRS and any(float(one.std()) > 0.0 for one in returns)
+    is_constant = not any(float(one.std()) > 0.0 for one in returns)
+    varies = len(returns[0]) >= FEWEST_PAIRS and not is_constant
     both = itertools.combinations(range(len(returns)), 2)
     pairs = [_Pair(i, j, returns[i], returns[j], varies) for i, j in both]
     p_within = _p_within(pairs, margin, alpha, context)
@@ -219,7 +221,9 @@ def _outcome_claim(
         f"the largest difference is {worst.mean:.4g} (standard error {worst.error:.2g}), between "
         f"{feature.parameter} {feature.values[worst.first]!r} and {feature.values[worst.second]!r}"
     )
-    if verdict is Verdict.UNDECIDED and (needed := worst.seeds_needed(margin, level(alpha, 1))) > len(worst.returns):
+    if verdict is Verdict.UNDECIDED and is_constant:
+        finding += "; returns that are the same on all seeds decide nothing"
+    elif verdict is Verdict.UNDECIDED and (needed := worst.seeds_needed(margin, level(alpha, 1))) > len(worst.returns):
         finding += f"; even equal returns take {needed} seeds: num_episodes here and of safety, or a larger margin"
     return context.claim(
         evidence,
@@ -350,7 +354,8 @@ def _reward_claim(
 ) -> Claim:
     """The first value's episodes are played again with each other value, action by action."""
     hidden, episodes = _hidden(feature, context.observation_space), played[0]
-    counts, worst = _most_unlike(context.snapshot_folder, feature, hidden, episodes)
+    twins, worst = _most_unlike(context.snapshot_folder, feature, hidden, episodes)
+    counts = [len(rewards) for rewards in twins]
     compared, largest = sum(counts), 0.0 if worst is None else worst.difference
     length = sum(episode.length for episode in episodes)
     fewest = int(np.argmin(counts))
@@ -371,7 +376,7 @@ def _reward_claim(
         "num_steps_by_value": counts,
         "largest": largest,
     }
-    rewards = np.concatenate([one.reward for some in played for one in some])
+    rewards = np.concatenate([*twins, *(one.reward for some in played for one in some)])
     failure = None
     if largest > config.reward_tolerance and worst is not None:
         verdict, finding = Verdict.REFUTED, _describe_step(feature, worst)
@@ -401,22 +406,24 @@ def _describe_step(feature: FeatureConfig, found: _Step) -> str:
 
 def _most_unlike(
     snapshot_folder: Path, feature: FeatureConfig, hidden: NDArray[np.bool_], episodes: Sequence[Episode]
-) -> tuple[list[int], _Step | None]:
-    """How many steps had a twin with each other value, and the one that differs most; None where none had."""
-    counts, worst = [0 for _ in feature.values[1:]], None
+) -> tuple[list[list[float]], _Step | None]:
+    """What the twins of steps earned with each other value, and the one that differs most; None where none had a
+    twin."""
+    twins: list[list[float]] = [[] for _ in feature.values[1:]]
+    worst = None
     for place, value in enumerate(feature.values[1:]):
         with closing(construct(with_parameter(snapshot_folder, feature.parameter, value))) as env:
             for episode in episodes:
-                count, found = _compare(env, episode, hidden, value)
-                counts[place] += count
+                rewards, found = _compare(env, episode, hidden, value)
+                twins[place] += rewards
                 if found is not None and (worst is None or found.difference > worst.difference):
                     worst = found
-    return counts, worst
+    return twins, worst
 
 
-def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[int, _Step | None]:
-    """How many steps had a twin, and the one that differs most."""
-    worst, compared = None, 0
+def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) -> tuple[list[float], _Step | None]:
+    """What the twins of its steps earned, and the one that differs most."""
+    worst, rewards = None, list[float]()
     obs, _ = env.reset(seed=episode.seed)
     for step in range(episode.length):
         if not _alike(obs, episode.obs[step], hidden):
@@ -424,13 +431,13 @@ def _compare(env: Any, episode: Episode, hidden: NDArray[np.bool_], value: Any) 
         obs, reward, terminated, truncated, _ = env.step(episode.action[step])
         if not _alike(obs, episode.next_obs[step], hidden):
             break
-        compared += 1
+        rewards.append(float(reward))
         one = _Step(episode.seed, step, value, float(reward), float(episode.reward[step]))
         if worst is None or one.difference > worst.difference:
             worst = one
         if terminated or truncated:
             break
-    return compared, worst
+    return rewards, worst
 
 
 def _alike(first: Any, second: Any, hidden: NDArray[np.bool_]) -> bool:

@@ -30,6 +30,7 @@ from loomrl.safety.probing.samples import (
     judge,
     num_more,
 )
+from loomrl.statistics.sequential import p_above
 from loomrl.types import Bound, Claim, ClaimLabel, LabelKind, Verdict
 
 NAME = "statistical_limits"
@@ -80,13 +81,14 @@ def examine(context: Context, config: StatisticalLimitsConfig) -> list[Claim]:
 def scope(config: StatisticalLimitsConfig, claim: Claim) -> Scope:
     """The scope of a claim: what was examined, what is left open, and what would refute it."""
     limit, count = limit_of(claim), claim.num_samples or 0
-    false_if = f"so many violations that their rate's lower bound is above {limit}"
-    if (
-        config.max_episodes is None
-        and claim.bound is not None
-        and claim.bound.limit**count > 1 - (claim.confidence or 1)
-    ):
-        false_if = f"nothing that {count} episodes can show: were all to violate, it would be undecided"
+    false_if = (
+        f"so many violations that their rate's lower bound, at this limit's step of Holm's procedure, is above {limit}"
+    )
+    if claim.bound is not None and claim.confidence is not None:
+        most = claim.bound.limit
+        p_all = most**count if config.max_episodes is None else p_above(np.ones(count), most)
+        if p_all > 1 - claim.confidence:
+            false_if = f"nothing that {count} episodes can show: were all to violate, it would be undecided"
     return Scope(
         f"every step of {claim.num_samples} episodes on seeds of their own",
         f"that it never happens: rates up to {limit} are allowed; anything between two steps",

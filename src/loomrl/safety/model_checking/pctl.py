@@ -9,23 +9,18 @@ them sound, so that also what is asked about P inside P is decided soundly.
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
-from loomrl.environment.finite.model import Chain, Floats, Mask, States
+from loomrl.environment.finite import reachability
+from loomrl.environment.finite.model import Chain, FiniteModel, Floats, Mask, States
 from loomrl.environment.finite.prism.expressions import evaluate, is_boolean
 from loomrl.environment.finite.prism.syntax import Expression
-from loomrl.environment.finite.reachability import (
-    ProbabilityBounds,
-    bounded_until,
-    cumulated_reward,
-    next_step,
-    reward_until,
-    until,
-)
+from loomrl.environment.finite.reachability import ProbabilityBounds
 from loomrl.errors import ConfigError
+from loomrl.safety.model_checking import any_policy
 
 _LARGEST = 1e300  # limit
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -81,18 +76,40 @@ def check(chain: Chain, prop: Expression) -> PropertyResult:
     Raises:
         ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
     """
-    checker = _Checker(chain)
+    return _checked(_Checker(chain, reachability), prop)
+
+
+def check_all(model: FiniteModel, prop: Expression) -> PropertyResult:
+    """Decide whether whichever actions are taken in a model the property holds: it surely does where that is True.
+
+    Of a single P or R, `low` and `high` bound what it comes to under any policy. Of parts that are joined, or stand in
+    each other, each is bounded alone: what they have in common is not seen, and leaves open whether they hold.
+
+    Raises:
+        ConfigError: as `check` does, and where what R leads to depends on P or R.
+    """
+    result = _checked(_Checker(model, any_policy), prop)
+    if result.holds is None and result.low is not None and result.high is not None and result.limit is not None:
+        worst, way = (result.high, 1.0) if result.relation == "<=" else (result.low, -1.0)
+        slack = 4.0 * any_policy.ERROR * max(1.0, abs(result.limit))
+        if result.relation in ("<=", ">=") and way * (worst - result.limit) <= slack:
+            return replace(result, holds=True)
+    return result
+
+
+def _checked(checker: "_Checker", prop: Expression) -> PropertyResult:
+    states = checker.world.states
     if prop.op in ("probability", "reward_value"):
         bounds = checker.bounds(prop)
-        likely = chain.states.initial > 0.0
-        shares = chain.states.initial[likely]
+        likely = states.initial > 0.0
+        shares = states.initial[likely]
         low, high = _expected(ProbabilityBounds(bounds.low[likely], bounds.high[likely]), shares)
         if _is_question(prop):
             return PropertyResult(None, low, high)
-        relation, limit = limit_of(prop, chain.states.constants)
+        relation, limit = limit_of(prop, states.constants)
         return PropertyResult(_holds(relation, low, high, limit), low, high, relation, limit)
     truth = checker.truth(prop)
-    initial = chain.states.initial > 0.0
+    initial = states.initial > 0.0
     if truth.sure[initial].all():
         return PropertyResult(True, None, None)
     return PropertyResult(None if truth.possible[initial].all() else False, None, None)
@@ -104,12 +121,22 @@ def states_where(chain: Chain, formula: Expression) -> Truth:
     Raises:
         ConfigError: for a name, label or reward that does not exist, or a part of PCTL that has no meaning here.
     """
-    return _Checker(chain).truth(formula)
+    return _Checker(chain, reachability).truth(formula)
+
+
+class _Solver(Protocol):
+    """What bounds paths: of a chain (`reachability`), or under any policy of a model (`any_policy`)."""
+
+    def until(self, world: Any, through: Mask, target: Mask, /) -> ProbabilityBounds: ...
+    def bounded_until(self, world: Any, through: Mask, target: Mask, steps: int, /) -> ProbabilityBounds: ...
+    def next_step(self, world: Any, target: Mask, /) -> ProbabilityBounds: ...
+    def reward_until(self, world: Any, reward: Floats, target: Mask, /) -> ProbabilityBounds: ...
+    def cumulated_reward(self, world: Any, reward: Floats, steps: int, /) -> ProbabilityBounds: ...
 
 
 class _Checker:
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, world: Chain | FiniteModel, solver: _Solver) -> None:
+        self.world, self.solver = world, solver
 
     def truth(self, formula: Expression) -> Truth:
         """Where a state formula holds."""
@@ -122,7 +149,7 @@ class _Checker:
             return _CONNECT[op](self.truth(args[0]), self.truth(args[1]))
         if op not in ("probability", "reward_value"):
             raise ConfigError(f"P and R stand among conditions joined by !, &, |, => and <=>, not in {op!r}")
-        bounds, (relation, limit) = self.bounds(formula), limit_of(formula, self.chain.states.constants)
+        bounds, (relation, limit) = self.bounds(formula), limit_of(formula, self.world.states.constants)
         compare = _COMPARE[relation]
         first, second = compare(bounds.low, limit), compare(bounds.high, limit)
         return Truth(first & second, first | second)
@@ -131,28 +158,30 @@ class _Checker:
         """The number that P or R is, in every state."""
         if formula.op == "probability":
             return self._probability(formula.args[1])
-        path, (_, reward) = formula.args[-1], reward_of(formula, self.chain.rewards)
+        path, (_, reward) = formula.args[-1], reward_of(formula, self.world.rewards)
         if path.op == "cumulated":
-            return cumulated_reward(self.chain, reward, num_steps("<=", path.args[0], self.chain.states.constants))
+            return self.solver.cumulated_reward(
+                self.world, reward, num_steps("<=", path.args[0], self.world.states.constants)
+            )
         target = self.truth(path.args[0])
         if not target.is_decided:
             raise ConfigError(
                 "R [ F ... ]: what is reached depends on a P or R that lies at its limit; change that limit"
             )
-        return reward_until(self.chain, reward, target.sure)
+        return self.solver.reward_until(self.world, reward, target.sure)
 
     def _of_state(self, formula: Expression) -> Truth:
-        mask = where(formula, self.chain.states)
+        mask = where(formula, self.world.states)
         return Truth(mask, mask)
 
     def _probability(self, path: Expression) -> ProbabilityBounds:
         op, args = path.op, path.args
         if op == "next":
             target = self.truth(args[0])
-            return _between(lambda mask: next_step(self.chain, mask), target)
+            return _between(lambda mask: self.solver.next_step(self.world, mask), target)
         if op == "until":
             return self._until(self.truth(args[0]), self.truth(args[2]), args[1])
-        every = np.ones(len(self.chain.states), np.bool_)
+        every = np.ones(len(self.world.states), np.bool_)
         if op == "finally":
             return self._until(Truth(every, every), self.truth(args[1]), args[0])
         if op == "globally":
@@ -164,13 +193,13 @@ class _Checker:
         if steps is None:
 
             def solve(left: Mask, right: Mask) -> ProbabilityBounds:
-                return until(self.chain, left, right)
+                return self.solver.until(self.world, left, right)
         else:
             relation, term = steps.args
-            count = num_steps(relation, term, self.chain.states.constants)
+            count = num_steps(relation, term, self.world.states.constants)
 
             def solve(left: Mask, right: Mask) -> ProbabilityBounds:
-                return bounded_until(self.chain, left, right, count)
+                return self.solver.bounded_until(self.world, left, right, count)
 
         if through.is_decided and target.is_decided:
             return solve(through.sure, target.sure)

@@ -58,10 +58,11 @@ def label_limits(
     about = [claim for claim in claims if claim.id in limits or claim.id in disturbed]
     labels |= _impossible_when_disturbed(about, limits, disturbed, labels)
     swayed = swayed_episodes(context) if any(claim.id not in labels for claim in about) else []
-    limits, disturbed = (_by_one_name(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
+    episodes = [*context.episodes, *swayed]
+    costs_add_up = bool(swayed) and _costs_add_up(episodes)
+    limits, disturbed = (_by_one_name(some, episodes) for some in (limits, disturbed))
     if swayed:  # a good policy's own episodes alone tell no two quantities apart
-        limits, disturbed = (_on_one_quantity(some, [*context.episodes, *swayed]) for some in (limits, disturbed))
-    costs_add_up = bool(swayed) and _costs_add_up([*context.episodes, *swayed])
+        limits, disturbed = (_on_one_quantity(some, episodes, costs_add_up) for some in (limits, disturbed))
     asked = {
         **demands,
         **{name: _under_a_disturbance(name, limit) for name, limit in disturbed.items()},
@@ -95,15 +96,17 @@ def _by_one_name(limits: Limits, episodes: Sequence[Episode]) -> Limits:
     }
 
 
-def _on_one_quantity(limits: Limits, episodes: Sequence[Episode]) -> Limits:
+def _on_one_quantity(limits: Limits, episodes: Sequence[Episode], costs_add_up: bool) -> Limits:
     """The limits, on one quantity where these episodes tell two not apart: on the length in place of the return where
-    every step earns the same, and no cost at any step in place of no cost in all where none is negative."""
+    every step earns the same, and the same episodes break both; and no cost at any step in place of no cost in all
+    where none is negative."""
     rewards = np.unique(np.concatenate([one.reward for one in episodes]))
-    costs_add_up = _costs_add_up(episodes)
     found = dict(limits)
     for name, limit in limits.items():
         if limit.quantity == "return" and len(rewards) == 1 and rewards[0] != 0.0:
-            found[name] = limit.model_copy(update={"quantity": "length", **_in_steps(limit, float(rewards[0]))})
+            in_steps = limit.model_copy(update={"quantity": "length", **_in_steps(limit, float(rewards[0]))})
+            if all(violations(limit, one)[-1] == violations(in_steps, one)[-1] for one in episodes):
+                found[name] = in_steps
         elif costs_add_up and limit.quantity in _COSTS and ends(limit)[0] <= 0.0 and limit.high == 0.0:
             found[name] = limit.model_copy(update={"quantity": COST, "low": None})
     return found
@@ -111,7 +114,7 @@ def _on_one_quantity(limits: Limits, episodes: Sequence[Episode]) -> Limits:
 
 def _costs_add_up(episodes: Sequence[Episode]) -> bool:
     """Whether costs are told, and none is negative."""
-    return bool(episodes) and all(one.cost is not None and bool((one.cost >= 0.0).all()) for one in episodes)
+    return all(one.cost is not None and bool((one.cost >= 0.0).all()) for one in episodes)
 
 
 def _in_steps(limit: ConstraintConfig, reward: float) -> dict[str, float | None]:
