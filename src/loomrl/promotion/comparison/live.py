@@ -164,7 +164,7 @@ def compare_live(
             names = ", ".join([REWARD, COST, *(f"limits.{one.name}" for one in _shown(constraints))])
             raise ConfigError(f"{on!r} cannot be compared{': ' + missing[on] if on in missing else ''}; known: {names}")
     alpha = (1.0 - config.confidence) / len(quantities)
-    return LiveComparison(
+    found = LiveComparison(
         champion_version=versions[0],
         challenger_version=versions[1],
         confidence=config.confidence,
@@ -174,6 +174,17 @@ def compare_live(
         experiments=sorted({agent.assignment.experiment for agent in trial.agents}),
         refused=_why_nothing(trial),
     )
+    contrary = [
+        f"{one.quantity} by at least {one.low:g} and at most {one.high:g}"
+        for one in found.differences
+        if one.low > one.high
+    ]
+    if contrary and found.refused is None:
+        return found.without_claims(
+            f"bounds contradict each other: means differ in {'; in '.join(contrary)}. Agents were not dealt, or did "
+            "not come, as records say: deal them anew with `loomrl plan split --experiment NAME`"
+        )
+    return found
 
 
 def _why_nothing(trial: AgentComparison) -> str | None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
 from loomrl.storage.audit.hosts import chains_of_all_hosts
-from loomrl.storage.audit.records import SIMULATED, asked_to_explore, expand, is_taken_over
+from loomrl.storage.audit.records import DECISION, SIMULATED, RequestTimes, asked_to_explore, expand, is_taken_over
 from loomrl.storage.audit.sealing import require_opened
 from loomrl.storage.audit.segments import checked_records, segments_after
 from loomrl.types import Episode, Json
@@ -357,10 +357,17 @@ def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Path,
     All chains below one folder are of one host, and stand by one clock.
     """
     streams = [
-        zip(repeat(server), repeat(folder.parent), records_after(folder, since.get(server, -1)))
+        zip(repeat(server), repeat(folder.parent), _by_request(records_after(folder, since.get(server, -1))))
         for server, folder in chains_of_all_hosts(policy).items()
     ]
     return heapq.merge(*streams, key=lambda one: str(one[2]["timestamp"]))
+
+
+def _by_request(records: Iterable[Json]) -> Iterator[Json]:
+    """Those of one request at one time: who is dealt what must not tell who comes first."""
+    times = RequestTimes()
+    for record in records:
+        yield record | {"timestamp": times.of(record)} if record["kind"] == DECISION else record
 
 
 def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:

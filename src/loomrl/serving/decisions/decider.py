@@ -24,6 +24,7 @@ from loomrl.serving.policy.roles import Roles
 from loomrl.serving.telemetry.metrics import ServerMetrics
 from loomrl.serving.telemetry.statistics import InferenceStatistics
 from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.records import timestamp
 from loomrl.system.http.problems import Problem
 
 REFUSALS = (Problem, AuditUnwritable, *NoAnswer)  # why nothing is decided
@@ -66,6 +67,7 @@ class Decider:
             AuditUnwritable: when a decision could not be recorded; then there is none.
             NotFinite, NoState, NotAllowed: where there is no answer.
         """
+        moment = timestamp()  # of the request: before it matters which version decides for whom
         try:
             authority = self._authority_for(roles)
             batches = [part for batch in _assign(requests, authority) for part in self._split_by_memory(batch, roles)]
@@ -73,7 +75,7 @@ class Decider:
                 limited = [agent for batch in batches if batch.source.is_limited for agent in batch.requests.agent_ids]
                 self._limit(limited, requests.holder)
             batches = [decided for batch in batches for decided in self._decided(batch, authority, route)]
-            self._settle(batches, [started], route)
+            self._settle(batches, moment, [started], route)
         except REFUSALS:
             self._count_failure(roles, started)
             raise
@@ -141,10 +143,10 @@ class Decider:
         self, all_requests: Sequence[DecisionRequests], authority: Authority, starts: Sequence[float], route: str
     ) -> list[Outcome]:
         """What is decided about each of several requests as one group; raises as `decide` does."""
-        rows = list(chain.from_iterable(range(len(requests)) for requests in all_requests))
+        rows, moment = list(chain.from_iterable(range(len(requests)) for requests in all_requests)), timestamp()
         batch = DecisionBatch.of(rows, DecisionRequests.joined(all_requests), authority.usual)
         self._consult(batch, self._substitute(batch, authority))
-        self._settle([batch], starts, route)
+        self._settle([batch], moment, starts, route)
         outcomes, start = list[Outcome](), 0
         for requests in all_requests:
             stop = start + len(requests)
@@ -268,12 +270,12 @@ class Decider:
             return [batch]
         return [batch.only(indices, policy) for policy, indices in found.items()]
 
-    def _settle(self, batches: list[DecisionBatch], starts: Sequence[float], route: str) -> None:
+    def _settle(self, batches: list[DecisionBatch], moment: str, starts: Sequence[float], route: str) -> None:
         """Put on record what was decided, expect feedback, remember what recurrent policies know now, and count it."""
         seconds = round(time.perf_counter() - starts[0], 7)
         num_together = sum(map(len, batches))
         for batch in batches:
-            batch.record = decision_records.decided(self.policy, batch, seconds, num_together, route)
+            batch.record = decision_records.decided(self.policy, batch, moment, seconds, num_together, route)
         self._append(batches)
         self._ledger.remember(batches)
         for batch in batches:

@@ -18,8 +18,11 @@ def loaded(name: str, policy: ServedPolicy) -> dict[str, Any]:
     return record("loaded", policy=name, version=policy.version, exploration=exploration, **digests)
 
 
-def decided(policy: str, batch: DecisionBatch, seconds: float, num_together: int, route: str) -> dict[str, Any]:
-    """The record of a batch: one decision, or several; `num_together` decisions were made in these `seconds`."""
+def decided(
+    policy: str, batch: DecisionBatch, time: str, seconds: float, num_together: int, route: str
+) -> dict[str, Any]:
+    """The record of a batch: one decision, or several, asked for at this `time`; `num_together` decisions were made in
+    these `seconds`."""
     shared = {
         "policy": policy,
         "version": batch.policy.version,
@@ -38,7 +41,7 @@ def decided(policy: str, batch: DecisionBatch, seconds: float, num_together: int
     if batch.source.split is not None:
         shared["shares"] = dict(batch.source.split.shares)
     if len(batch) == 1:
-        return _decision(batch, shared)
+        return _decision(batch, time, shared)
     columns = {
         "agent_id": batch.requests.agent_ids,
         "episode_id": batch.requests.episode_ids,
@@ -58,14 +61,15 @@ def decided(policy: str, batch: DecisionBatch, seconds: float, num_together: int
         held = shared if batch.requests.has_one_token else columns
         held["by_token"] = batch.requests.by_token
     dtypes = {"observation": batch.observations.dtype.name, "action": batch.action.dtype.name}
-    return decisions({"count": len(batch), "dtypes": dtypes, "reward": None, **shared}, columns)
+    return decisions({"count": len(batch), "dtypes": dtypes, "reward": None, **shared}, columns, time)
 
 
-def _decision(batch: DecisionBatch, shared: dict[str, Any]) -> dict[str, Any]:
+def _decision(batch: DecisionBatch, time: str, shared: dict[str, Any]) -> dict[str, Any]:
     observation, action = batch.observations[0], batch.action[0]
     value = None if batch.value is None else float(batch.value[0])
     fields = record(
         DECISION,
+        timestamp=time,
         decision_id=None,
         request_id=None if batch.requests.request_ids is None else batch.requests.request_ids[0],
         episode_id=batch.requests.episode_ids[0],

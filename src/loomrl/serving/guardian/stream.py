@@ -42,7 +42,7 @@ from loomrl.serving.guardian.version_monitors import VersionMonitors
 from loomrl.serving.guardian.watch import Watch
 from loomrl.serving.guardian.weigher import Beside
 from loomrl.storage.audit.columns import Columns, runs, tokens_of, version_of
-from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, column
+from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, RequestTimes, column
 from loomrl.types import Json
 
 ALONE_AFTER = 300  # requests of one agent in a row, none of another between: the policy has but this one
@@ -101,6 +101,7 @@ class Stream:
         self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
         self._alone = state.alone
+        self._times = RequestTimes()
 
     def state(self) -> StreamState:
         """All evidence so far, to be saved across a restart."""
@@ -213,7 +214,7 @@ class Stream:
             monitors.unanswered(unit, self._episode(unit, record["episode_id"], monitors))
 
     def _process_decisions(self, run: list[Json]) -> None:
-        version, decisions = version_of(run[0]), Columns(run)
+        version, decisions, times = version_of(run[0]), Columns(run), list(map(self._times.of, run))
         agent_ids = decisions.of("agent_id")
         if SIMULATED in "".join(agent_ids):
             decisions = decisions.only([not agent_id.startswith(SIMULATED) for agent_id in agent_ids])
@@ -229,7 +230,7 @@ class Stream:
             monitors.evidence.num_seen += len(run)
             monitors.evidence.enter_window(run[-1]["timestamp"])
             monitors.evidence.count_requests(Counter(tokens), run[-1]["timestamp"])
-            self._enrol(run, monitors.evidence)
+            self._enrol(run, times, monitors.evidence)
             self._decided(decisions, units, monitors)
 
     def _of(self, version: str) -> VersionMonitors | None:
@@ -248,9 +249,9 @@ class Stream:
         if len(self._evidence) > _MOST_VERSIONS:
             self.forget(next(iter(self._evidence)))
 
-    def _enrol(self, run: Sequence[Json], evidence: VersionEvidence) -> None:
-        """Agents that an experiment dealt to a version."""
-        for record in run:
+    def _enrol(self, run: Sequence[Json], times: Sequence[str], evidence: VersionEvidence) -> None:
+        """Agents that an experiment dealt to a version, by when they asked."""
+        for record, time in zip(run, times, strict=True):
             told = record.get("shared", record)
             role = told.get("role", CHAMPION)  # logs from before there was a plan name none
             if role not in ON_TRIAL:
@@ -260,7 +261,7 @@ class Stream:
                 known, shares = evidence.arm.agents, told["shares"]
                 for unit in units_of(column(record, "agent_id"), tokens_of(record)):
                     if unit not in known and not unit.startswith(SIMULATED):
-                        evidence.arm.enrol(unit, record["timestamp"], shares)
+                        evidence.arm.enrol(unit, time, shares)
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
         return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))

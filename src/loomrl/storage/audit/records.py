@@ -29,6 +29,7 @@ LINKS = ("sequence", "previous_hash", "hash")  # a record's place in its chain
 _LATER = {"role": CHAMPION, "experiment": None, "shield": None, "request_id": None}
 _BY_ACTION = "by_action"  # the key of a column whose values depend on the action alone
 _SPANS = "spans"  # the key of a column that names decisions by their places in records
+_TENS_OF_SECONDS = len("2026-01-01T00:00:0")  # of a time; chance alone has decisions take equally long once in a while
 _ROWS = tuple(map(str, range(4_096)))  # texts of the numbers that are usual in ids
 
 
@@ -55,13 +56,14 @@ def operation(policy: str, what: str, actor: str, reason: str, **fields: Any) ->
     return record("operation", policy=policy, operation=what, actor=actor, reason=reason, **fields)
 
 
-def decisions(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """A record of several decisions now: `shared` values, and `columns` of one value for each (arrays, or lists).
+def decisions(shared: dict[str, Any], columns: dict[str, Any], time: str | None = None) -> dict[str, Any]:
+    """A record of several decisions, now or at this `time`: `shared` values, and `columns` of one value for each
+    (arrays, or lists).
 
     `shared` says how many they are (`count`) and of which `dtypes`. A list of equal values is shared, too. Arrays stand
     there as `loomrl.storage.audit.arrays` writes them, those of one whole number for each as lists.
     """
-    return {"kind": DECISIONS, "timestamp": timestamp(), "decision_id": None} | _together(shared, columns)
+    return {"kind": DECISIONS, "timestamp": time or timestamp(), "decision_id": None} | _together(shared, columns)
 
 
 def shadows(shared: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +117,25 @@ def expand(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _observed(observation: Any, dtype: str) -> str | None:
     """The digest of an observation; None where it is sealed."""
     return None if is_sealed(observation) else digest(np.asarray(observation, dtype))
+
+
+class RequestTimes:
+    """When the decisions of one chain were asked for, record by record in its order.
+
+    Those of one request have one time. Earlier versions wrote a record of each version that decided in it with a time
+    of its own, in an order that depends on what agents were dealt; they have the same `seconds`, and follow each other.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: float | None = None
+        self._time = ""
+
+    def of(self, entry: Json) -> str:
+        """The time of a record, of one decision or several."""
+        seconds, time = entry.get("shared", entry).get("seconds"), str(entry["timestamp"])
+        if seconds is None or seconds != self._seconds or time[:_TENS_OF_SECONDS] != self._time[:_TENS_OF_SECONDS]:
+            self._seconds, self._time = seconds, time
+        return self._time
 
 
 def is_taken_over(decision: dict[str, Any]) -> bool:
