@@ -118,6 +118,16 @@ def test_what_is_no_working_earns_no_logical_progression(working: str) -> None:
     assert score.solved
 
 
+@pytest.mark.parametrize("right", ["5/3", "-5/3", "3*x^2", "1/x", "2*x + 1", "sin(x)", "-(x + 1)"])
+@pytest.mark.parametrize("dress", ["x = {}", "({0}) + 0 = {0}", "1*({0}) = {0}", "({0})**1 = {0}", "-(-({0})) = {0}"])
+def test_an_answer_that_is_written_as_an_equation_is_no_working(right: str, dress: str) -> None:
+    """Whatever operators stand in it."""
+    asked = task(right, "number" if "x" not in right else "formula", {} if "x" in right else {"x": right})
+    score = MATH.score(asked, f"{dress.format(right)}\nAnswer: {right}")
+    assert score.rewards == {"correctness": 1.0, "logical_progression": 0.0, "final_accuracy": 1.0}
+    assert MATH.score(asked, f"({right})*6/6 = {right}\nAnswer: {right}").rewards["logical_progression"] == 1.0
+
+
 def test_a_line_said_twice_counts_once() -> None:
     linear = task("4", "number", {"x": "4"})
     assert MATH.score(linear, "2x = 8\n2x = 8\nAnswer: 4").rewards["logical_progression"] == 0.5

@@ -84,7 +84,7 @@ def test_every_origin_leads_to_its_decisions(logged: Path) -> None:
 
 
 def test_code_of_others_leads_to_the_decisions_of_what_was_made_with_it(logged: Path) -> None:
-    assert counts("plugin:descent") == counts("plugin:thermostat") == {"1": 12, "2": 18}
+    assert counts("plugin:descent") == counts("plugin:thermostat") == counts("plugin:Thermostat") == {"1": 12, "2": 18}
     assert counts("plugin:descent@2") == counts(f"plugin:descent@2{'0' * 63}") == {"2": 18}
 
 

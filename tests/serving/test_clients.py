@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -16,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 import loomrl
 from loomrl.errors import ServiceError
-from loomrl.serving.client import Ask, AsyncPolicyClient, Outcome, PolicyClient, Refused
+from loomrl.serving.client import Ask, AsyncPolicyClient, Outcome, PolicyClient, Refused, _refused
 from loomrl.serving.process import ServerProcess
 from loomrl.storage.registry import Registry
 from tests.support.champions import make_champion
@@ -314,3 +315,12 @@ def test_a_server_that_is_gone_is_named() -> None:
                 await client.decide("a", OBSERVATIONS[0])
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [(400, 2), (404, 2), (422, 2), (401, 3), (429, 3), (500, 3), (503, 3)]
+)
+def test_a_command_whose_order_makes_no_sense_ends_as_one_with_a_wrong_config(status: int, exit_code: int) -> None:
+    """And one that may be given again, or by somebody else, as one whose service failed."""
+    refused = _refused(httpx.Response(status, json={"error": "why"}))
+    assert (refused.exit_code, refused.status, str(refused)) == (exit_code, status, f"{status}: why")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
+from packaging.utils import canonicalize_name
 from pydantic import ValidationError
 
 from loomrl.errors import ArtifactError, ConfigError
@@ -224,8 +225,10 @@ def _matcher(kind: str, name: str, origin: str) -> Callable[[PolicyVersion, RunR
 
 
 def _is_plugin(node: str, origin: str) -> bool:
-    """Whether plugin:NAME@SHA256 is what an origin names, with a digest's beginning or with none."""
-    return node.startswith(origin) if "@" in origin else node.partition("@")[0] == origin
+    """Whether plugin:NAME@SHA256 is what an origin names, with a digest's beginning or with none, by whichever of the
+    names that pip takes for one package."""
+    (known, whole), (name, beginning) = (text.partition("@")[::2] for text in (node, origin))
+    return canonicalize_name(known) == canonicalize_name(name) and whole.startswith(beginning)
 
 
 def config_sha256(run: RunRecord | None) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from loomrl.promotion.decisions import DecisionsOf
-from loomrl.promotion.lineage import Descendants, Lineage
+from loomrl.promotion.lineage import PLUGINS_TAG, Descendants, Lineage
 from loomrl.promotion.promote import CHAMPION_SINCE, DECISION, REASON
 from loomrl.promotion.rebuild import RebuildReport
 from loomrl.promotion.rules import ROLLED_BACK
@@ -180,6 +180,9 @@ def _backward(found: Lineage) -> Tree:
     run.add(escape("config " + (", ".join(f"{key}={value}" for key, value in overrides.items()) or "as in the file")))
     changed = f" with changes {found.commit.diff_sha256[:12]}" if found.commit.diff_sha256 else ""
     run.add(f"commit {found.commit.commit or 'none: made outside git'}{changed}")
+    for plugin in found.tags.get(PLUGINS_TAG, "").split():
+        name, _, digest = plugin.removeprefix("plugin:").partition("@")
+        run.add(escape(f"plug-in {name}  {digest[:12]}"))
     stages = run.add("DVC outputs")
     for stage, entry in found.dvc.items():
         hashes = ", ".join(f"{path} {digest}" for path, digest in output_hashes(entry).items())

@@ -15,6 +15,7 @@ from loomrl.errors import ConfigError, ServiceError
 from loomrl.system.http.trust import trusted
 
 _JSON = {"Content-Type": "application/json"}
+_WRONGLY_ASKED = (400, 404, 405, 413, 415, 422)
 
 
 class Refused(ServiceError):
@@ -33,6 +34,13 @@ class Refused(ServiceError):
     ) -> None:
         super().__init__(message)
         self.status, self.retry_after_seconds, self.not_recorded = status, retry_after_seconds, not_recorded
+
+
+class WronglyAsked(Refused):
+    """The server cannot make sense of what was asked, or has no such thing: another order is needed, not another
+    try."""
+
+    exit_code = ConfigError.exit_code
 
 
 @dataclass(frozen=True)
@@ -386,4 +394,5 @@ def _refused(response: httpx.Response) -> Refused:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = response.text[:300]
     wait, left = response.headers.get("Retry-After"), told.get("not_recorded") if isinstance(told, dict) else None
-    return Refused(f"{response.status_code}: {message}", response.status_code, float(wait) if wait else None, left)
+    refused = WronglyAsked if response.status_code in _WRONGLY_ASKED else Refused
+    return refused(f"{response.status_code}: {message}", response.status_code, float(wait) if wait else None, left)

@@ -171,3 +171,13 @@ def test_unknown_quantities_are_named_with_those_there_are() -> None:
 def test_a_range_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="return_range .* must go from the least to the greatest"):
         ComparisonConfig(return_range=(1.0, 1.0))
+
+
+def test_bounds_that_contradict_each_other_say_nothing() -> None:
+    """All agents of the one version came before all of the other: chance alone does not deal so."""
+    found = compared(played("1" * 50 + "2" * 50, {"1": 5.0, "2": 5.0}))
+    returns = found.differences[0]
+    assert (returns.low, returns.high, returns.finding) == (-10.0, 10.0, "undecided")
+    assert "bounds contradict each other: means differ in reward by at least 3.16266 and at most -3.16266" in (
+        found.refused or ""
+    )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loomrl.errors import ArtifactError
+from loomrl.promotion.comparison.agents import trial_of
 from loomrl.promotion.comparison.window import read_window, records_after
 from loomrl.storage.audit.hosts import AUDIT_FOLDERS
 from loomrl.storage.audit.log import AuditLog
@@ -113,6 +114,25 @@ def test_workers_of_one_host_stand_by_one_clock(name: str | None) -> None:
             reward(workers[(number - 2) % 2], waiting[number - 2], "a", name, 1.0, ended=True)
     returns += [one.episode_return for one in read_window("cartpole", {}, []).episodes]
     assert returns == [1.0] * 8
+
+
+def test_agents_of_one_request_come_at_one_time_also_in_logs_that_told_one_for_each_version() -> None:
+    """They follow each other, and took equally long; who was dealt the second version came last in each request."""
+    log, number = AuditLog("cartpole"), 0
+    for _ in range(30):
+        agents = [f"agent {number + place:03d}" for place in range(4)]
+        number += 4
+        seconds = 0.001 + number * 1e-6
+        for version, dealt_it in (("1", agents[1::2]), ("2", agents[0::2])):
+            for agent in dealt_it:
+                told = {"experiment": "e", "dealt": version, "shares": {"1": 0.5, "2": 0.5}, "seconds": seconds}
+                decide(log, agent, agent, [0.0] * 4, version=version, **told)
+    episodes = read_window("cartpole", {}, []).episodes
+    trial = trial_of(episodes, "1", "2", explored=False)
+    assert [agent.assignment.version for agent in trial.agents] == ["2", "1"] * 60
+    times = [agent.assignment.time for agent in trial.agents]
+    assert [len(set(times[start : start + 4])) for start in range(0, 120, 4)] == [1] * 30
+    assert len(set(times)) == 30
 
 
 def test_an_episode_that_is_silent_for_a_while_is_known_when_it_goes_on() -> None:

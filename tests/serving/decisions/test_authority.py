@@ -251,6 +251,8 @@ def test_records_say_what_was_dealt_whoever_decides(pair: tuple[Inside, str]) ->
     order(server, "PUT", "/plan", split={other: 0.25}, experiment="e")
     first = [one["version"] for one in versions(server, 40)]
     own = next(version for version in first if version != other)
+    asked_together = {entry["timestamp"] for entry in records("cartpole") if entry["kind"] == "decision"}
+    assert len(asked_together) == 1, "which version an agent was dealt does not tell when it was counted"
     order(server, "POST", "/override", action=1)
     versions(server, 40)
     server.decide("agent-0", LEFT)

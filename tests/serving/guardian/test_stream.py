@@ -505,6 +505,25 @@ def test_returns_are_compared_within_one_experiment_only() -> None:
     assert (found["e_value"], log.trigger("2")) == (1.0, None)
 
 
+def test_agents_of_one_request_are_enrolled_at_one_time_in_logs_of_before_too() -> None:
+    """They hold a time for each version; the same `seconds`, one after the other, say that it was one request."""
+    log = Log()
+    for request in range(2):
+        for role, version in enumerate("12"):
+            for agent in "ab":
+                time = f"2026-01-01T00:00:0{request}.00000{role}Z"
+                name = f"{agent}{version}{request}"
+                log.decide(version, name, **SPLIT[role], timestamp=time, seconds=0.001 + request / 1e6)
+    found = {one.version: one.arm.agents for one in log.stream.state().versions if one.arm is not None}
+    times = {name: one.time for agents in found.values() for name, one in agents.items()}
+    assert times == {
+        f"{agent}{version}{request}": f"2026-01-01T00:00:0{request}.000000Z"
+        for agent in "ab"
+        for version in "12"
+        for request in range(2)
+    }
+
+
 # --- several servers ----------------------------------------------------------------------------------------------
 
 

@@ -169,7 +169,7 @@ def test_a_new_home_without_the_registry_says_that_it_is_away_until_it_answers(
     with Inside(ServerSettings("cartpole")) as server:
         refused = server.decide("a", OBS)
         assert refused.status_code == 503
-        assert "the registry cannot be reached: MLflow at http://127.0.0.1:9 failed" in refused.json()["error"]
+        assert "the registry does not say which it is: MLflow at http://127.0.0.1:9 failed" in refused.json()["error"]
         away.undo()
         server.context.roles.refresh()
         assert "cartpole has no champion yet" in server.decide("a", OBS).json()["error"]

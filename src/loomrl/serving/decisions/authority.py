@@ -119,7 +119,8 @@ class Authority:
             )
         if self.roles.unreachable is not None:
             return (
-                f"no champion of {self.policy} is loaded, and the registry cannot be reached: {self.roles.unreachable}"
+                f"no champion of {self.policy} is loaded, and the registry does not say which it is: "
+                f"{self.roles.unreachable}"
             )
         return f"{self.policy} has no champion yet; run `loomrl run`, or see /status for a refused version"
 

@@ -147,7 +147,7 @@ class RoleKeeper:
         self._former: tuple[ServedPolicy, float] | None = None  # the last champion, and until when it stands by
         self._remembering, self._exploration = remembering, exploration
         self._vote, self._has_looked = vote, False
-        self.current = Roles()
+        self.current = Roles(unreachable="it has not answered yet")
         self.refused: dict[str, RefusedVersion] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
         self.unreachable: str | None = None

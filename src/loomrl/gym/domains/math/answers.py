@@ -60,12 +60,13 @@ def _is_in_form(task: Task, final: str) -> bool:
 def _progression(working: list[str], task: Task, final: str) -> float:
     """The share of the lines that are equations which hold; a line that was there before counts as one that does not.
 
-    0 without working, and for working that leads nowhere: at least one equation that holds computes something (`x = 4`
-    and `4 + 0 = 4` only say the answer again), and names an unknown of the task or has the answer on one side.
+    0 without working, and for working that leads nowhere: at least one equation that holds computes something (`x = 4`,
+    `x = 5/3` and `4 + 0 = 4` only say the answer again), and names an unknown of the task or has the answer on one
+    side.
     """
     chains = [_chain(line, task) for line in dict.fromkeys(working)]
-    holding = [chain for chain in chains if chain is not None]
-    computing = [chain for chain in holding if any(map(_computes, chain))]
+    holding, answer = [chain for chain in chains if chain is not None], _unsigned(_plain(parse(final)))
+    computing = [chain for chain in holding if any(_computes(tree, answer) for tree in chain)]
     arrives = any(_names_unknown(tree, task) or _is_answer(tree, final) for chain in computing for tree in chain)
     return len(holding) / len(working) if arrives else 0.0
 
@@ -82,20 +83,35 @@ def _chain(line: str, task: Task) -> list[Tree] | None:
     return trees if steps and all(left != right and equal(left, right, at) for left, right in steps) else None
 
 
-def _computes(tree: Tree) -> bool:
-    """Whether a side is more than a number or a name, and what changes neither: `4`, `-x`, `4 + 0`, `1*4` are not."""
+def _computes(tree: Tree, answer: Tree) -> bool:
+    """Whether a side is more than a number, a name or the answer, with what changes none of them: `4`, `-x`, `5/3`,
+    `4 + 0` and `1*4` are not."""
+    plain = _unsigned(_plain(tree))
+    return plain[0] not in ("number", "name") and plain != answer
+
+
+def _unsigned(tree: Tree) -> Tree:
+    while tree[0] == "negative":
+        tree = tree[1]
+    return tree
+
+
+def _plain(tree: Tree) -> Tree:
+    """Without the operands that change nothing, and double signs."""
     operator, *parts = tree
     if operator in ("number", "name"):
-        return False
-    if operator == "negative":
-        return _computes(parts[0])
-    if (neutral := _NEUTRAL.get(operator)) is None:
-        return True
-    left, right = parts
-    either = operator in "+*"
-    if _is_number(right, neutral):
-        return _computes(left)
-    return _computes(right) if either and _is_number(left, neutral) else True
+        return tree
+    plain: list[Any] = [_plain(part) if isinstance(part, tuple) else part for part in parts]
+    first: Tree = plain[0]
+    if operator == "negative" and first[0] == "negative":
+        return tuple(first[1])
+    if (neutral := _NEUTRAL.get(operator)) is not None:
+        second: Tree = plain[1]
+        if _is_number(second, neutral):
+            return first
+        if operator in "+*" and _is_number(first, neutral):
+            return second
+    return (operator, *plain)
 
 
 def _is_number(tree: Tree, number: str) -> bool:
