@@ -5,16 +5,15 @@
 
 Four tasks, ten seeds each, and more where ten could not tell a loss of 5 % from chance: of LunarLander and HalfCheetah
 ten more, and where 20 of HalfCheetah could not either, 180 more; each number was named before any of these was trained.
-HalfCheetah ends at some 1,400 or, one time in five,
-above 2,000: of two codes that learn alike, ten seeds meet the bound one time in ten, 20 two in ten, 200 eight in ten
-(drawn from the scores of 40 seeds of both). They are trained alike by the code before (every checkpoint ended all
-episodes) and by this code, in turns. The kept policy plays 50 episodes on seeds of the benchmark's own; a seed's score
-is their mean return.
-For each task: the interquartile mean of both, and the one-sided 95 % bound and the two-sided 95 % interval of their
-difference, by a bootstrap over seeds, whose two scores stay together, as shares of the mean before. Speed is processor
-time for a step, the median over the pairs. Results are kept in `benchmarks/results/episodes.json`, each with the
-digests of the files it was made from, and a run that is stopped goes on where it was. Ends with 1 where a bound is
-below -5 %, or no seed was trained by both.
+They are trained alike by the code before (every checkpoint ended all episodes) and by this code, in turns. The kept
+policy plays 50 episodes on seeds of the benchmark's own; a seed's score is their mean return.
+
+For each task: the interquartile mean of both, and the lower bound and the two-sided 95 % interval of their difference,
+by a bootstrap over seeds, whose two scores stay together, as shares of the mean before. An error of 5 % is shared by
+all looks at a task: of n looks each bound is one of 1 - 0.05 / n. And how often as many seeds of two codes that learn
+alike would meet the bound, drawn from the scores of both. Speed is processor time for a step, the median over the
+pairs. Results are kept in `benchmarks/results/episodes.json`, each with the digests of the files it was made from, and
+a run that is stopped goes on where it was. Ends with 1 where a bound is below -5 %, or no seed was trained by both.
 """
 
 import argparse
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     from loomrl.statistics.intervals import interquartile_mean
@@ -38,12 +38,15 @@ except ImportError:  # the code before had other rooms
     from loomrl.evaluation.statistics import interquartile_mean
     from loomrl.files import canonical_json, sha256
 
+Floats = NDArray[np.float64]
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "benchmarks" / "results" / "episodes.json"
 PAGE = PROJECT / "docs" / "benchmarks.md"  # its table has all settings that were tried
 SOURCES = ("src/loomrl/algorithms", "src/loomrl/environment", "src/loomrl/training")
 NUM_SEEDS = {"MountainCarContinuous-v0": 10, "HalfCheetah-v5": 200, "Hopper-v5": 10, "LunarLander-v3": 20}
-_LOOKS = (10, 20, 200)  # seeds after which somebody looked
+_LOOKS = (10, 20, 200)  # seeds after which somebody looked, and could have stopped
+_ERROR = 0.05  # of a bound, over all looks
+_TRIALS, _RESAMPLES = 400, 1_000  # of two codes that learn alike
 WORST = -0.05  # of the interquartile mean before
 FIRST_SEED, NUM_EPISODES = 5_000_000, 50
 TASKS: dict[str, dict[str, Any]] = {
@@ -160,11 +163,16 @@ def summary(task: str, rows: dict[str, dict[str, Any]]) -> dict[str, Any] | None
     """The figures of the seeds that both sides have; None without two."""
     names = [(key_of(task, seed, "before"), key_of(task, seed, "after")) for seed in seeds_of(task)]
     pairs = [(rows[before], rows[after]) for before, after in names if before in rows and after in rows]
-    return figures(pairs) if len(pairs) > 1 else None
+    return figures(pairs, num_looks(task)) if len(pairs) > 1 else None
 
 
-def figures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
-    """What some seeds' results, before and after, say together."""
+def num_looks(task: str) -> int:
+    """How often somebody looked at a task, or will have."""
+    return sum(look <= NUM_SEEDS[task] for look in _LOOKS)
+
+
+def figures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], looks: int) -> dict[str, Any]:
+    """What some seeds' results, before and after, say together, at one of so many looks."""
     scores = np.array([[before["score"], after["score"]] for before, after in pairs])  # (N, 2)
     drawn = np.random.default_rng(0).integers(len(scores), size=(10_000, len(scores)))
     before, after = (float(interquartile_mean(scores[:, side])) for side in range(2))
@@ -175,12 +183,24 @@ def figures(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str,
         "before": before,
         "after": after,
         "difference": (after - before) / abs(before),
-        "lower_bound": float(np.quantile(shares, 0.05)),
+        "lower_bound": float(np.quantile(shares, _ERROR / looks)),
         "interval": np.quantile(shares, [0.025, 0.975]).tolist(),
         "episodes_before": sum(old["num_episodes"] for old, _ in pairs),
         "episodes_after": sum(new["num_episodes"] for _, new in pairs),
         "cpu_time_per_step": float(np.median([new["cpu_seconds"] / old["cpu_seconds"] for old, new in pairs])),
     }
+
+
+def chance_of_meeting(scores: Floats, num_seeds: int, looks: int) -> float:
+    """How often that many seeds of two codes that learn alike meet the bound, by scores, (N,), that one of them got."""
+    rng, met = np.random.default_rng(0), 0
+    for _ in range(_TRIALS):
+        pairs = rng.choice(scores, (num_seeds, 2))
+        drawn = pairs[rng.integers(num_seeds, size=(_RESAMPLES, num_seeds))]
+        means = interquartile_mean(drawn.swapaxes(1, 2))
+        shares = (means[:, 1] - means[:, 0]) / abs(float(interquartile_mean(pairs[:, 0])))
+        met += bool(np.quantile(shares, _ERROR / looks) >= WORST)
+    return met / _TRIALS
 
 
 def section(rows: dict[str, dict[str, Any]]) -> str:
@@ -196,12 +216,14 @@ def section(rows: dict[str, dict[str, Any]]) -> str:
         is_current = key_of(task, 1, "after").split("/")[1] == settings
         for count in sorted({min(look, len(seeds)) for look in _LOOKS}):
             pairs = [(one["before"], one["after"]) for _, one in sorted(seeds.items())[:count] if len(one) == 2]
-            of = figures(pairs)
+            of = figures(pairs, num_looks(task))
             ends = f"{of['interval'][0]:+.1%} to {of['interval'][1]:+.1%}"
             steps = f"{pairs[0][1]['env_steps']:,}{'' if is_current else ', given up'}"
             numbers = [f"{of['before']:.1f}", f"{of['after']:.1f}", f"{of['difference']:+.1%}"]
-            cells.append([task, steps, str(len(pairs)), *numbers, f"{of['lower_bound']:+.1%}", ends])
-    heads = ["task", "steps", "seeds", "before", "after", "difference", "95 % lower bound", "95 % interval"]
+            both = np.array([row["score"] for pair in pairs for row in pair])
+            chance = f"{chance_of_meeting(both, len(pairs), num_looks(task)):.0%}" if is_current else ""
+            cells.append([task, steps, str(len(pairs)), *numbers, f"{of['lower_bound']:+.1%}", ends, chance])
+    heads = ["task", "steps", "seeds", "before", "after", "difference", "lower bound", "95 % interval", "if alike"]
     missing = [
         f"Of {task} {of['num_seeds']} of {num_seeds} seeds are trained so far: that row decides nothing yet."
         for task, num_seeds in NUM_SEEDS.items()

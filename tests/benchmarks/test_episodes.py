@@ -1,5 +1,7 @@
 """Trainings before and after episodes went on over checkpoints: the page tells every look, as the data have it."""
 
+import numpy as np
+
 from benchmarks import episodes
 from benchmarks.page import filled
 from benchmarks.resumable import Store
@@ -24,5 +26,11 @@ def test_no_task_learns_worse_by_five_percent_where_several_looks_share_the_erro
             assert task == "HalfCheetah-v5"
             assert "are trained so far" in episodes.PAGE.read_text(), "the page says what is missing"
             continue
-        bound = found["lower_bound"] if found["num_seeds"] == 10 else found["interval"][0]
-        assert bound >= episodes.WORST, task
+        assert found["lower_bound"] >= episodes.WORST, task
+
+
+def test_how_often_codes_that_learn_alike_meet_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    steady, wild = rng.normal(100.0, 1.0, 50), rng.normal(100.0, 100.0, 50)
+    assert episodes.chance_of_meeting(steady, 10, 1) == 1.0
+    assert 0.0 < episodes.chance_of_meeting(wild, 10, 3) < episodes.chance_of_meeting(wild, 10, 1) < 0.2

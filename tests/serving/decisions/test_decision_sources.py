@@ -146,9 +146,7 @@ def test_who_should_decide_and_cannot_is_named(roles: Roles, orders: dict[str, A
 def test_why_nobody_decides_is_said(versions: dict[str, ServedPolicy]) -> None:
     with pytest.raises(Problem, match="cartpole has no champion yet"):
         _ = authority(Roles()).usual
-    with pytest.raises(
-        Problem, match="cartpole is loaded, and the registry does not say which it is: refused"
-    ):
+    with pytest.raises(Problem, match="cartpole is loaded, and the registry does not say which it is: refused"):
         _ = authority(Roles(unreachable="refused")).usual
     with pytest.raises(Problem, match="version 1 was taken out of service, and there is none to go back to"):
         _ = authority(Roles(taken_out=versions["1"])).usual
