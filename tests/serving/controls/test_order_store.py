@@ -650,6 +650,27 @@ def test_what_was_lost_before_stops_no_version_where_all_that_is_kept_is_known(
 # --- of one moment -------------------------------------------------------------------------------------------------
 
 
+class WatchedLock:
+    """A lock that says when somebody waits for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self.is_waited_for = lock, threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_waited_for.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def watched_lock(controls: Controls) -> WatchedLock:
+    lock = WatchedLock(controls._lock)
+    controls._lock = lock  # type: ignore[assignment]
+    return lock
+
+
 def held_up(controls: Controls, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Thread, threading.Event]:
     """A thread that takes what the file says, and is about to have it in force; and what lets it go on."""
     is_there, goes_on = threading.Event(), threading.Event()
@@ -670,6 +691,7 @@ def test_who_lifts_an_override_does_not_lift_what_replaces_it_meanwhile(
 ) -> None:
     server, command = Controls("cartpole"), Controls("cartpole")
     first, second = Override(version="1", agent_id="a", **ADA), Override(action=1, agent_id="a", **ADA)
+    lock = watched_lock(server)
     server.set_override(first, "Bob")
     command.follow()
     command.set_override(second, "Eve")
@@ -684,7 +706,7 @@ def test_who_lifts_an_override_does_not_lift_what_replaces_it_meanwhile(
     lifting = threading.Thread(target=lift)
     lifting.start()
     assert begins.wait(PATIENCE)
-    lifting.join(0.2)
+    wait_for(lambda: lock.is_waited_for.is_set() or not lifting.is_alive())
     assert lifting.is_alive(), "it waits for what is about to be in force"
     goes_on.set()
     for one in (lifting, follower):
@@ -695,6 +717,7 @@ def test_who_lifts_an_override_does_not_lift_what_replaces_it_meanwhile(
 
 def test_a_plan_and_its_revision_are_of_one_moment(loomrl_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server, command = Controls("cartpole"), Controls("cartpole")
+    lock = watched_lock(server)
     server.set_plan(Plan(challengers=["1"], **ADA), "Bob")
     command.follow()
     command.set_plan(Plan(challengers=["2"], **ADA), "Eve")
@@ -711,7 +734,7 @@ def test_a_plan_and_its_revision_are_of_one_moment(loomrl_home: Path, monkeypatc
         looking = threading.Thread(target=look)
         looking.start()
         assert begins.wait(PATIENCE)
-        looking.join(0.2)
+        wait_for(lambda: lock.is_waited_for.is_set() or not looking.is_alive())
         assert looking.is_alive(), "it waits for this"
         threads.append(looking)
         return make(standing)
