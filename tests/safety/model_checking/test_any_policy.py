@@ -190,3 +190,13 @@ def test_a_large_grid_is_crossed_in_no_fewer_steps_than_it_is_wide_and_high() ->
     ways = [[way(state, *move) for move in moves] for state in range(side**2)]
     grid = model(ways, [[1.0] * 4] * side**2, done=[side**2 - 1])
     assert under_any(grid, 'R{"cost"}=? [ F "done" ]').low == pytest.approx((2 * side - 2) / 0.8, abs=1e-3)
+
+
+def test_what_grows_without_end_ends_the_search() -> None:
+    """Every way out may end in the trap, and each step costs: who waits pays, and never arrives for sure."""
+    ways: list[list[dict[int, float]]] = [[{0: 1.0}, {1: 0.5, 2: 0.5}], [{1: 1.0}] * 2, [{2: 1.0}] * 2]
+    pit = model(ways, [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]], done=[1])
+    found = under_any(pit, 'R{"cost"}=? [ F "done" ]')
+    assert found.low is not None
+    assert found.low > 1_000.0, "infinite, and no less than was found"
+    assert found.high == np.inf

@@ -5,14 +5,16 @@ import resource
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from loomrl.errors import ArtifactError
 from loomrl.storage.audit.chain import unseal
-from loomrl.storage.audit.log import AuditLog, AuditUnwritable
+from loomrl.storage.audit.history import records
+from loomrl.storage.audit.keeper import AuditKeeper
+from loomrl.storage.audit.log import AuditLog, AuditUnwritable, NotDurable
 from loomrl.storage.audit.records import record
 from loomrl.storage.audit.segments import segments
 from loomrl.storage.audit.verification import verify_chain
@@ -226,3 +228,31 @@ def test_a_segment_that_is_being_synced_is_written_on_and_ended_afterwards(monke
     assert len(segments(log.folder)) == 2
     log.close()
     assert not verify_chain(log.folder).findings
+
+
+def test_of_several_that_find_a_failing_disk_at_once_one_puts_it_on_record(
+    loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, there = AuditLog("cartpole", "server-0"), threading.Barrier(4)
+    keeper = AuditKeeper(log)
+
+    def failing() -> None:
+        there.wait()
+        raise NotDurable("the disk fails", full=False)
+
+    def look() -> None:
+        with suppress(NotDurable):
+            keeper.sync()
+
+    with monkeypatch.context() as disk:
+        disk.setattr(log, "sync", failing)
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    keeper.sync()
+    keeper.sync()
+    kinds = [one["kind"] for one in records("cartpole")]
+    assert (kinds.count("not durable"), kinds.count("durable again")) == (1, 1)
+    log.close()

@@ -16,6 +16,7 @@ from loomrl.system.machine_code import njit
 ERROR = 1e-8  # of a probability; of what is earned, times its size
 _CONVERGED = 1e-13  # relative change of a sweep
 _WORK = 1_000_000_000  # transitions that are looked at, some seconds; where more were needed nothing is said
+_SWEEPS = 100_000  # where what is earned without ever arriving grows without end, a small model takes no longer
 
 compiled = njit(nogil=True)
 
@@ -141,7 +142,7 @@ def _surely(model: FiniteModel, avoids: Mask, through: Mask, target: Mask) -> Ma
 def _solved(model: FiniteModel, start: Floats, moving: Ints, reward: Floats | None, is_most: bool) -> Floats | None:
     """The limit of value iteration from below; None where it does not come to one."""
     gain, value = np.zeros(model.num_choices) if reward is None else reward, start
-    for index in range(_WORK // max(1, len(model.columns))):
+    for index in range(min(_SWEEPS, _WORK // max(1, len(model.columns)))):
         rows = model.choice_start, model.row_start, model.columns, model.probabilities
         change, largest = _improve(*rows, gain, value, moving, is_most, index % 2 == 0, value)
         if change <= _CONVERGED * largest:

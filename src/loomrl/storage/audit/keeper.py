@@ -4,6 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ class AuditKeeper:
         self.anchored: dict[str, ChainHead] = {}  # by the chain's name
         self.unsigned: str | None = None  # why the anchored head bears no signature
         self.sync_error: str | None = None
+        self._telling = threading.Lock()
         self._names_again = 0.0  # `time.monotonic()` from which the log names a statement of LoomDB again
         self._synced = time.monotonic()  # when the last sync began that the disk took
         self._syncing = asyncio.Lock()
@@ -66,13 +68,17 @@ class AuditKeeper:
             self.audit.sync()
             self._synced = began
         except NotDurable as error:
-            if self.sync_error is None:
+            if self._had_error(str(error)) is None:
                 self._put_on_record("not durable", before, str(error))
-            self.sync_error = str(error)
             raise
-        if self.sync_error is not None:
-            self.sync_error = None
+        if self._had_error(None) is not None:
             self._put_on_record("durable again", self.audit.durable_sequence, None)
+
+    def _had_error(self, now: str | None) -> str | None:
+        """What was wrong before, so that of several threads that find out at once one puts it on record."""
+        with self._telling:
+            before, self.sync_error = self.sync_error, now
+        return before
 
     def anchor(self, open_loomdb: "Callable[[], LoomDB]", others: Sequence[ChainHead] = ()) -> None:
         """Keep the heads of this chain, and of `others`, in LoomDB, signed where there is a key: a chain alone cannot
