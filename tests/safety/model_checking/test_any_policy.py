@@ -6,12 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from loomrl.environment.finite.model import FiniteModel, States
+from loomrl.environment.finite.model import FiniteModel
 from loomrl.environment.finite.of_environment import Modelled, model_of
 from loomrl.environment.finite.prism.syntax import read_property
 from loomrl.errors import ConfigError
 from loomrl.safety.model_checking.pctl import PropertyResult, check, check_all
 from tests.safety.model_checking.test_implication import a_model, chains, condition, limited
+from tests.support.finite_models import numbered_states
 
 PATHS = [
     'P=? [ F "goal" ]',
@@ -58,17 +59,8 @@ def model(following: list[list[dict[int, float]]], earned: list[list[float]], **
     """A world in which action a of state s leads to `following[s][a]`, and earns `earned[s][a]`; it begins in 0."""
     size, count = len(following), len(following[0])
     ways = [way for state in following for way in state]
-    initial = np.zeros(size)
-    initial[0] = 1.0
-    states = States(
-        ("s",),
-        np.arange(size)[:, None],
-        frozenset(),
-        initial,
-        {name: np.isin(np.arange(size), where) for name, where in labels.items()},
-    )
     made = FiniteModel(
-        states,
+        numbered_states(size, **labels),
         np.arange(0, size * count + 1, count),
         np.cumsum([0, *map(len, ways)]),
         np.array([to for way in ways for to in way]),

@@ -14,6 +14,7 @@ from loomrl.environment.finite.prism.explore import build_model
 from loomrl.environment.finite.prism.syntax import read_program, read_property
 from loomrl.errors import ConfigError
 from loomrl.safety.model_checking.pctl import PropertyResult, check
+from tests.support.finite_models import numbered_states
 from tests.support.prism_models import DIE, GAMBLER
 
 Rows = list[list[Fraction]]
@@ -24,17 +25,8 @@ def chain_of(rows: Rows, goal: set[int], rewards: list[int] | None = None) -> Ch
     size = len(rows)
     entries = [(row, column, share) for row, shares in enumerate(rows) for column, share in enumerate(shares) if share]
     counts = np.bincount([row for row, _, _ in entries], minlength=size)
-    initial = np.zeros(size)
-    initial[0] = 1.0
-    states = States(
-        ("s",),
-        np.arange(size)[:, None],
-        frozenset(),
-        initial,
-        {"goal": np.isin(np.arange(size), list(goal)), "odd": np.arange(size) % 2 == 1},
-    )
     return Chain(
-        states,
+        numbered_states(size, goal=goal, odd=range(1, size, 2)),
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         np.array([column for _, column, _ in entries], np.int64),
         np.array([float(share) for _, _, share in entries]),

@@ -4,7 +4,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -95,6 +95,14 @@ def test_two_servers_have_chains_of_their_own() -> None:
     assert verify_chain(third.folder).intact
 
 
+def by_four_at_once(work: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_threads_share_one_chain() -> None:
     log = AuditLog("cartpole", segment_bytes=20_000)
 
@@ -102,11 +110,7 @@ def test_threads_share_one_chain() -> None:
         for _ in range(100):
             log.append([decision(), decision()])
 
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    by_four_at_once(write)
     log.close()
     report = verify_chain(log.folder)
     assert report.intact
@@ -246,11 +250,7 @@ def test_of_several_that_find_a_failing_disk_at_once_one_puts_it_on_record(
 
     with monkeypatch.context() as disk:
         disk.setattr(log, "sync", failing)
-        threads = [threading.Thread(target=look) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        by_four_at_once(look)
     keeper.sync()
     keeper.sync()
     kinds = [one["kind"] for one in records("cartpole")]

@@ -5,7 +5,6 @@ The chain is the environment's finite model with the policy's action in every st
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -227,19 +226,13 @@ def _written(value: float | None) -> float | str | None:
 
 
 def _parsed(prop: ModelPropertyConfig) -> Expression:
+    from loomrl.environment.finite.prism.syntax import read_property
+
     with _named(prop):
-        parsed = _read(prop.property)
+        parsed = read_property(prop.property)
         if "=?" in parsed.args:
             raise ConfigError("=? asks for a number; a claim needs a limit, such as P<=0.01 [ ... ]")
     return parsed
-
-
-@lru_cache(maxsize=256)
-def _read(text: str) -> Expression:
-    """It is asked of many chains."""
-    from loomrl.environment.finite.prism.syntax import read_property
-
-    return read_property(text)
 
 
 @contextmanager

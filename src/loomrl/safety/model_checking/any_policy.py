@@ -18,6 +18,8 @@ _CONVERGED = 1e-13  # relative change of a sweep
 _WORK = 1_000_000_000  # transitions that are looked at, some seconds; where more were needed nothing is said
 _SWEEPS = 100_000  # where what is earned without ever arriving grows without end, a small model takes no longer
 
+_TINY = float(np.finfo(np.float64).tiny)
+
 compiled = njit(nogil=True)
 
 
@@ -120,9 +122,6 @@ def cumulated_reward(model: FiniteModel, reward: Floats, steps: int) -> Probabil
         return ProbabilityBounds(np.full(size, -np.inf), np.full(size, np.inf))
     low, high = (_after(model, np.zeros(size), np.arange(size), reward, is_most, steps) for is_most in (False, True))
     return ProbabilityBounds(low - _error(low), high + _error(high))
-
-
-_TINY = float(np.finfo(np.float64).tiny)
 
 
 def _reaching(model: FiniteModel, through: Mask, target: Mask) -> tuple[Mask, Mask]:

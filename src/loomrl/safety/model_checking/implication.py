@@ -10,15 +10,16 @@ P<=0.2 [ F a|b ].
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from loomrl.environment.finite.model import FiniteModel, Mask
 from loomrl.environment.finite.prism.syntax import Expression
 from loomrl.errors import ConfigError
-from loomrl.safety.model_checking.forms import as_until
 from loomrl.safety.model_checking.pctl import asks, limit_of, num_steps, reward_of, where
 
+_TRUE = Expression("true")
 _SURE, _ALWAYS = (Fraction(1), False), (Fraction(0), False)  # at least 1, and at least 0
 
 
@@ -125,7 +126,7 @@ class _Reader:
 
     def _probability(self, formula: Expression, at: Mask, is_denied: bool) -> _Formula:
         relation, limit = limit_of(formula, self.states.constants)
-        path, is_missed = as_until(formula.args[-1])
+        path, is_missed = _as_until(formula.args[-1])
         number, is_strict = Fraction(repr(limit)), relation in ("<", ">")
         if is_denied:
             is_strict = not is_strict
@@ -245,3 +246,26 @@ class _Rules:
         if one.op == "cumulated":
             return longer.steps >= shorter.steps if one.grows else one.steps == other.steps
         return self.implies(longer.goal, shorter.goal) and (one.grows or self.implies(shorter.goal, longer.goal))
+
+
+def _as_until(path: Expression) -> tuple[Expression, bool]:
+    """F, G and W as a U, and whether a path of the form that was given is one that does not meet it.
+
+    Any other path is as it was.
+    """
+    op, args = path.op, path.args
+    if op == "finally":
+        return Expression("until", (_TRUE, *args)), False
+    if op == "globally":  # never is it otherwise
+        return Expression("until", (_TRUE, args[0], _opposite(args[1]))), True
+    if op == "weak_until":  # the first is not left before the second
+        left, right = args
+        not_yet = _opposite(right)
+        through, missed = (Expression("and_", (one, not_yet)) for one in (left, _opposite(left)))
+        return Expression("until", (through, None, missed)), True
+    return path, False
+
+
+def _opposite(formula: Any) -> Any:
+    is_negated = isinstance(formula, Expression) and formula.op == "not_"
+    return formula.args[0] if is_negated else Expression("not_", (formula,))
