@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from loomrl.promotion.comparison.window import Assignment, WindowEpisode
+from loomrl.promotion.comparison.window import Arms, Assignment, WindowEpisode
 from tests.support.simulated_logs import episode
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,6 +21,11 @@ def at(seconds: float) -> str:
 def dealt(rng: np.random.Generator, number: int, share: float = 0.5) -> list[str]:
     """Versions of agents, "2" with the share."""
     return ["2" if chance < share else "1" for chance in rng.random(number)]
+
+
+def by_arms(*assignments: Assignment) -> dict[tuple[str, Arms], Assignment]:
+    """An episode's assignments."""
+    return {(one.experiment, one.arms): one for one in assignments}
 
 
 def lived(
@@ -40,8 +45,15 @@ def lived(
             break
         ended = begin + length <= now
         part = total if ended else total * (now - begin) / length
-        told = {"explored": [False], "agent_id": agent, "began": at(begin), "ended": ended, "terminated": ended}
+        told = {
+            "explored": [False],
+            "agent_id": agent,
+            "began": at(begin),
+            "decided_at": [at(begin)],
+            "ended": ended,
+            "terminated": ended,
+        }
         known = episode([([0.0] * 4, 1, 1.0, part)], version, **(told | changes))
-        known.assignments = {experiment: Assignment(experiment, version, shares, at(begin))}
+        known.assignments = by_arms(Assignment(experiment, version, shares, at(begin)))
         found.append(known)
     return found

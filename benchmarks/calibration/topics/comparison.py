@@ -44,7 +44,8 @@ def _episode(agent: int, version: str, share: float, begin: float, total: float 
         rewards={"0": total},
         agent_id=f"agent {agent}",
         began=time,
-        assignments={"e": assignment},
+        decided_at=[time],
+        assignments={(assignment.experiment, assignment.arms): assignment},
     )
 
 

@@ -95,7 +95,7 @@ def test_episodes_without_an_experiment_are_not_side_by_side(loomrl_home: object
 
 
 def test_what_an_agent_asked_for_when_it_began_separates_explored_episodes() -> None:
-    others = played(both(40), {"2": 9.0}, asked=[True], explored=[True])
+    others = played(both(40), {"2": 9.0}, asked=[True], explored=[True], experiment="another")
     alike = played(both(30))
     plain, explored = (compared(alike + others, explored=wanted).differences[0] for wanted in (False, True))
     assert (plain.num_champion + plain.num_challenger, plain.finding) == (30, "undecided")

@@ -9,7 +9,7 @@ from loomrl.promotion.comparison.agents import trial_of
 from loomrl.promotion.comparison.config import ComparisonConfig
 from loomrl.promotion.comparison.live import Difference, Known, LiveComparison, compare_live
 from loomrl.promotion.comparison.window import Assignment, WindowEpisode
-from tests.support.side_by_side import BEGIN, at, dealt, lived
+from tests.support.side_by_side import BEGIN, at, by_arms, dealt, lived
 
 RANGE = (0.0, 10.0)
 
@@ -226,7 +226,7 @@ def test_agents_of_a_third_version_are_left_out() -> None:
     rng = np.random.default_rng(11)
     two = fleet(rng, 30, lambda *_: 3.0, num_episodes=1)
     third = lived("another", "1", [(0.0, 5.0, 1.0)])
-    third[0].assignments = {"e": Assignment("e", "3", {"1": 0.4, "2": 0.4, "3": 0.2}, third[0].began)}
+    third[0].assignments = by_arms(Assignment("e", "3", {"1": 0.4, "2": 0.4, "3": 0.2}, third[0].began))
     assert sum(trial_of(two + third, "1", "2", False).counts()) == 30
 
 
@@ -234,12 +234,12 @@ def test_old_records_that_leave_three_shares_open_are_not_compared() -> None:
     rng = np.random.default_rng(12)
     episodes = fleet(rng, 30, lambda *_: 3.0, num_episodes=1)
     for number, one in enumerate(episodes):
-        known = one.assignments["e"]
+        (known,) = one.assignments.values()
         version = "3" if number == 5 else known.version
-        one.assignments = {"e": Assignment("e", version, {version: 1 / 3}, known.time)}
+        one.assignments = by_arms(Assignment("e", version, {version: 1 / 3}, known.time, is_partial=True))
     assert "no experiment dealt agents to both 1 and 2" in str(compared(episodes).refused)
     for one in episodes:
-        if one.assignments["e"].version == "3":
+        if [known.version for known in one.assignments.values()] == ["3"]:
             one.assignments = {}
     assert compared(episodes).refused is None
 

@@ -1,5 +1,6 @@
 """What a look reads: every record once, put together to episodes, damage named."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +214,19 @@ def test_a_line_being_written_waits_and_a_changed_or_truncated_log_is_named() ->
     path.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])
     with pytest.raises(ArtifactError, match=r"ends at record 3, but record 4 was read there before"):
         list(records_after(Path(log.folder), until[log.server]))
+
+
+def test_an_episode_whose_beginning_may_have_been_removed_is_not_whole() -> None:
+    """What a log keeps begins amid an episode of a, who decides every 20 minutes; b began long after it, and c soon."""
+    log, waiting = AuditLog("cartpole", segment_bytes=1), list[tuple[str, str]]()
+    begin = datetime.now(UTC)
+    for agent, minute in (("a", -20), ("a", 0), ("a", 20), ("c", 25), ("a", 40), ("b", 50), ("c", 55), ("b", 60)):
+        time = (begin + timedelta(minutes=minute)).isoformat()
+        waiting.append((decide(log, agent, "1", [0.0] * 4, timestamp=time), agent))
+    for earlier in segments(log.folder)[:3]:  # the first is empty
+        earlier.unlink()
+    for decision, agent in waiting[2:]:
+        last = [one for one, name in waiting if name == agent][-1]
+        reward(log, decision, agent, "1", 1.0, ended=decision == last)
+    found = {one.agent_id: (one.cut, one.episode_return) for one in read_window("cartpole", {}, []).episodes}
+    assert found == {"a": (True, None), "b": (False, 2.0), "c": (True, None)}

@@ -1,8 +1,10 @@
 """The units of a live comparison: agents that a split dealt to one of two versions, and what each is worth.
 
-An agent counts once in an experiment, for the version it was dealt at its first decision there, whatever decided later
-(intention to treat). Its value is the mean of its first episodes that began in the experiment. Agents stand in the
-order of their first decisions.
+An agent counts once in an experiment, for the version it was dealt at its first decision there that chance had a part
+in, whatever decided later (intention to treat). Its value is the mean of its first episodes that began in the
+experiment. Agents stand in the order of their first decisions. When a version comes in that could not decide then,
+another champion say, it may decide for the agents of one version and not for those of the other: from that decision on
+nothing of the agent counts, and an agent that was dealt before is no agent of a comparison with the new one.
 
 How many episodes: 1, 4, 16, ..., each number a stage of its own, with a part of the level. An agent with fewer is
 waited for until a window since its first decision is over: twice the time in which the first ten agents came to that
@@ -10,7 +12,7 @@ many. Then those count that it began within the window. The window runs on the e
 its newest episode, and is the same for all.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -28,9 +30,12 @@ _FACTOR = 2.0  # of the time that those few took
 @dataclass
 class Agent:
     """One agent in one experiment: what it was dealt at its first decision there, the episodes that began there, in
-    their order, and at which age each began, in seconds since that decision."""
+    their order, and at which age each began, in seconds since that decision. `until` is the time (ISO 8601) of its
+    first decision there with a version that was not in the experiment at first; empty where there is none."""
 
     assignment: Assignment  # of its first decision there
+    asked: bool = False  # to explore, in that decision
+    until: str = ""  # ISO 8601
     episodes: list[WindowEpisode] = field(default_factory=list)  # that began there, in their order
     ages: list[float] = field(default_factory=list)  # at which they began, in seconds since the first decision
 
@@ -100,7 +105,7 @@ class AgentComparison:
         Old records tell the share of one version only; the other's is then the rest.
         """
         shares = assignment.shares
-        if len(shares) == 1:
+        if assignment.is_partial:
             (version, share), *_ = shares.items()
             return share if version == self.challenger else 1.0 - share
         return shares[self.challenger] / (shares[self.challenger] + shares[self.champion])
@@ -113,7 +118,9 @@ class AgentComparison:
             for episode, age in zip(agent.episodes[: stage.num_episodes], agent.ages, strict=False)
             if age <= stage.window_seconds
         ]
-        age = self.clocks[agent.assignment.experiment] - seconds(agent.assignment.time)
+        clock = self.clocks[agent.assignment.experiment]
+        end = min(clock, seconds(agent.until)) if agent.until else clock
+        age = end - seconds(agent.assignment.time)
         if len(first) < stage.num_episodes and (not first or age <= stage.window_seconds):
             return span
         known = [interval(episode) for episode in first]
@@ -123,53 +130,67 @@ class AgentComparison:
 def trial_of(episodes: Iterable[WindowEpisode], champion: str, challenger: str, explored: bool) -> AgentComparison:
     """The agents of all experiments that dealt both versions, with the episodes that began in them.
 
-    `explored` takes the episodes whose agent asked to explore from the first decision on, else the others are taken:
-    what an agent asks for does not depend on its version, what came later in an episode may. Without such an experiment
-    there are no agents.
+    `explored` takes the agents that asked to explore in their first decision in an experiment, else the others are
+    taken, with all their episodes: whether they ask later may depend on their version. Without such an experiment there
+    are no agents.
     """
-    agents: dict[tuple[str, str], Agent] = {}
+    episodes = sorted(episodes, key=lambda episode: (episode.began, episode.agent_id))
+    agents = _agents(episodes)
     clocks: dict[str, float] = {}
-    episodes = [episode for episode in episodes if episode.asked_first == explored]
-    episodes.sort(key=lambda episode: (episode.began, episode.agent_id))
-    for experiment, assignment, episode in _in_experiments(episodes):
-        clocks[experiment] = max(clocks.get(experiment, 0.0), seconds(episode.began))
-        key = experiment, episode.agent_id
-        if key not in agents or assignment.time < agents[key].assignment.time:
-            agents[key] = Agent(assignment)
-    for experiment, assignment, episode in _in_experiments(episodes):
-        agent = agents[experiment, episode.agent_id]
-        if assignment.time == episode.began:
-            agent.episodes.append(episode)
-            agent.ages.append(seconds(episode.began) - seconds(agent.assignment.time))
+    for assignment, episode in _in_experiments(episodes):
+        clocks[assignment.experiment] = max(clocks.get(assignment.experiment, 0.0), seconds(episode.began))
     several = _experiments_of_several(agents.values(), champion, challenger)
-    chosen = [
+    chosen = sorted(
         (agent.assignment.time, experiment, name, agent)
         for (experiment, name), agent in agents.items()
-        if experiment not in several and _is_of_both(agent.assignment, champion, challenger)
+        if experiment not in several and agent.asked == explored and _is_of_both(agent.assignment, champion, challenger)
+    )
+    return AgentComparison(champion, challenger, [agent for *_, agent in chosen], clocks)
+
+
+def _agents(episodes: Sequence[WindowEpisode]) -> dict[tuple[str, str], Agent]:
+    """Every agent of every experiment, by the names of both, with the episodes that count."""
+    agents: dict[tuple[str, str], Agent] = {}
+    for assignment, episode in _in_experiments(episodes):
+        key = assignment.experiment, episode.agent_id
+        # While one version decides for all, agents are alike, whichever they are dealt later.
+        if assignment.is_random and (key not in agents or assignment.time < agents[key].assignment.time):
+            agents[key] = Agent(assignment, episode.asked_at(assignment.time))
+    dealt = [
+        (agent, assignment, episode)
+        for assignment, episode in _in_experiments(episodes)
+        if (agent := agents.get((assignment.experiment, episode.agent_id))) is not None
+        and assignment.time >= agent.assignment.time
     ]
-    return AgentComparison(
-        champion, challenger, [agent for *_, agent in sorted(chosen, key=lambda one: one[:3])], clocks
-    )
+    for agent, assignment, _ in dealt:
+        if _has_other_arms(assignment, agent.assignment):
+            agent.until = min(agent.until or assignment.time, assignment.time)
+    for agent, assignment, episode in dealt:
+        if assignment.time == episode.began and not (agent.until and assignment.time >= agent.until):
+            agent.episodes.append(episode.decided_before(agent.until) if agent.until else episode)
+            agent.ages.append(seconds(episode.began) - seconds(agent.assignment.time))
+    return agents
 
 
-def _in_experiments(episodes: Sequence[WindowEpisode]) -> Iterable[tuple[str, Assignment, WindowEpisode]]:
-    return (
-        (experiment, assignment, episode)
-        for episode in episodes
-        for experiment, assignment in episode.assignments.items()
-    )
+def _in_experiments(episodes: Iterable[WindowEpisode]) -> Iterator[tuple[Assignment, WindowEpisode]]:
+    return ((assignment, episode) for episode in episodes for assignment in episode.assignments.values())
+
+
+def _has_other_arms(later: Assignment, first: Assignment) -> bool:
+    """Whether a version can decide that could not at first; old records do not tell."""
+    return bool(first.arms) and not later.arms <= first.arms
 
 
 def _is_of_both(assignment: Assignment, champion: str, challenger: str) -> bool:
     """Whether an agent was dealt to one of two versions when it could have been dealt to the other."""
     both = {champion, challenger}
-    return assignment.version in both and (len(assignment.shares) == 1 or both <= assignment.shares.keys())
+    return assignment.version in both and (assignment.is_partial or both <= assignment.arms)
 
 
 def _experiments_of_several(agents: Iterable[Agent], champion: str, challenger: str) -> set[str]:
     """Experiments in which old records leave open how the shares of more than two versions were."""
     told = [agent.assignment for agent in agents]
-    partly = {one.experiment for one in told if len(one.shares) == 1}
+    partly = {one.experiment for one in told if one.is_partial}
     return {one.experiment for one in told if one.version not in (champion, challenger)} & partly
 
 

@@ -14,7 +14,8 @@ anybody else decides, or an agent begins to ask to explore, the version's part i
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from datetime import datetime, timedelta
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,12 @@ _OF_DECISIONS = (
 _BY_DECISION = ("rewards", "costs", "told_at")
 
 
+Arms = frozenset[str]  # the versions that agents can be dealt to; none where the record does not tell
+
+
 @dataclass(frozen=True)
 class Assignment:
-    """What a split dealt an agent, by its first decision in an experiment that an episode shows.
+    """What a split dealt an agent, by the first decision of an episode in an experiment with these versions.
 
     `shares` are the chances of being dealt to each version, `time` is ISO 8601.
     """
@@ -47,6 +51,17 @@ class Assignment:
     version: str
     shares: Mapping[str, float]  # version -> chance of being dealt to it
     time: str  # ISO 8601
+    is_partial: bool = False  # the record tells the share of the version alone that decided
+
+    @property
+    def arms(self) -> Arms:
+        """The versions that an agent could be dealt to; none where the record does not tell."""
+        return frozenset() if self.is_partial else frozenset(name for name, share in self.shares.items() if share > 0.0)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it could have been dealt to another version."""
+        return max(self.shares.values()) < 1.0
 
     @classmethod
     def of(cls, record: Json) -> "Assignment | None":
@@ -63,7 +78,7 @@ class Assignment:
         chance = record.get("assignment_probability")
         if chance is None or is_taken_over(record):
             return None
-        return cls(experiment, record["version"], {record["version"]: chance}, told)
+        return cls(experiment, record["version"], {record["version"]: chance}, told, is_partial=True)
 
 
 @dataclass
@@ -73,9 +88,9 @@ class WindowEpisode:
     `observations` to `propensities` and `decided_at` have one entry for each decision, in their order. `deciders` are
     versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
     whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
-    times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment, the
-    first in each. Times are ISO 8601. `rewards_before` are those of decisions before the window, by decision id.
-    `is_left`: these are its first decisions alone, for then somebody else decided, or a time came.
+    times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment and the
+    versions in it, the first of each. Times are ISO 8601. `rewards_before` are those of decisions before the window,
+    by decision id. `is_left`: these are its first decisions alone, for then somebody else decided, or a time came.
     """
 
     cut: bool  # it began before
@@ -100,7 +115,7 @@ class WindowEpisode:
     began: str = ""  # ISO 8601 time of the first decision
     decided_at: list[str] = field(default_factory=list)  # times of all of them
     told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
-    assignments: dict[str, Assignment] = field(default_factory=dict)  # by experiment, the first in each
+    assignments: dict[tuple[str, Arms], Assignment] = field(default_factory=dict)  # the first in each
 
     def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
@@ -124,12 +139,11 @@ class WindowEpisode:
         told = record["timestamp"]
         if not self.began or told < self.began:
             self.agent_id, self.began = record["agent_id"], told
-        experiment = record.get("experiment")
-        if experiment is None:
+        if (found := Assignment.of(record)) is None:
             return
-        known = self.assignments.get(experiment)
-        if (known is None or told < known.time) and (found := Assignment.of(record)) is not None:
-            self.assignments[experiment] = found
+        known = self.assignments.get(key := (found.experiment, found.arms))
+        if known is None or told < known.time:
+            self.assignments[key] = found
 
     def add_feedback(self, record: Json) -> None:
         """Add a feedback's record. One on a decision before the window shows that the episode began there."""
@@ -169,10 +183,10 @@ class WindowEpisode:
         """What tells it apart from others: the ids of its agent and of itself; the latter is None where it has none."""
         return self.agent_id, self.episode_id
 
-    @property
-    def asked_first(self) -> bool:
-        """Whether the agent asked to explore when it began."""
-        return self.asked[:1] == [True]
+    def asked_at(self, time: str) -> bool:
+        """Whether the agent asked to explore in its first decision at this time, ISO 8601, or later."""
+        later = (asks for asks, moment in zip(self.asked, self.decided_at, strict=False) if moment >= time)
+        return next(later, False)
 
     @property
     def versions(self) -> set[str]:
@@ -206,6 +220,12 @@ class WindowEpisode:
         rewards = dict(list(self.rewards.items())[:num_decisions])
         costs = {name: cost for name, cost in self.costs.items() if name in rewards}
         return replace(self, ended=False, terminated=False, is_left=True, rewards=rewards, costs=costs, **kept)
+
+    def decided_before(self, time: str) -> "WindowEpisode":
+        """Its decisions before this time, ISO 8601, one at least, as an episode that has not ended; itself where that
+        is all of them."""
+        num_before = sum(moment < time for moment in self.decided_at)
+        return self if num_before == len(self.decided_at) else self._first(max(num_before, 1))
 
     def known_until(self, time: str) -> "WindowEpisode":
         """The episode as far as the log told of it at this time, ISO 8601; what has no time was known. The first
@@ -318,7 +338,10 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
                 current[key] = rest
         episode.add_feedback(record)
 
+    removed = ""  # until this time, ISO 8601, the beginning of some log was removed
     for server, clock, record in _in_time(policy, since):
+        if server not in until and record["sequence"] > 0:
+            removed = record["timestamp"]
         until[server] = record["sequence"]
         if record["kind"] == "unanswered":
             for key, request in _without_answer(record):
@@ -338,6 +361,8 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         episode.is_told = episode.key in told
         if not since:  # of a log whose beginning was removed
             episode.cut |= bool(episode.rewards_before)
+    if removed:
+        _cut_begun_before(removed, episodes)
     silent = [key for key in began_before if key not in current]
     heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
     empty = [episode for episode in episodes if not episode.observations]
@@ -348,6 +373,19 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         only_told=[episode for episode in empty if episode.rewards_before],
         open_episodes=[list(key) for key in [*silent, *heard][-_MOST_OPEN:]],
     )
+
+
+def _cut_begun_before(removed: str, episodes: Iterable[WindowEpisode]) -> None:
+    """Mark the episodes whose beginning may be among what was removed of a log until this time (ISO 8601): those that
+    begin to show soon after it, by the longest that any was silent between two decisions."""
+    silences = (
+        datetime.fromisoformat(later) - datetime.fromisoformat(former)
+        for episode in episodes
+        for former, later in pairwise(episode.decided_at)
+    )
+    last = datetime.fromisoformat(removed) + max(silences, default=timedelta())
+    for episode in episodes:
+        episode.cut |= bool(episode.began) and datetime.fromisoformat(episode.began) <= last
 
 
 def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Path, Json]]:
