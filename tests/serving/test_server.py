@@ -187,6 +187,8 @@ def test_bad_requests_are_refused_with_a_reason(server: ServerProcess, body: byt
         (b'{"decision_id":"d","reward":NaN}', "NaN"),
         (b'{"decision_id":"d","reward":null}', "`reward`"),
         (b'{"decision_id":"d","reward":true}', "`reward`"),
+        (b'{"decision_id":"d","reward":-1e101}', "at most 1e+100 in size"),
+        (b'{"decision_id":"d","reward":1,"cost":1e308}', "`cost`"),
         (b'{"decision_id":"d","reward":1,"terminated":"no"}', "`terminated`"),
         (b'{"decision_id":"d","reward":1,"cost":"much"}', "`cost`"),
         (b'{"reward":1}', "`decision_id`"),

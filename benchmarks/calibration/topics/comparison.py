@@ -32,10 +32,12 @@ _LOOKS = (10, 20, 40, 80, 120, 160, 200)
 # --- through the whole comparison: agents with several episodes, on the log's own clock ------------------------------
 
 
-def _episode(agent: int, version: str, share: float, begin: float, total: float | None) -> WindowEpisode:
+def _episode(
+    agent: int, version: str, share: float, begin: float, total: float | None, champion: str = "1"
+) -> WindowEpisode:
     """One of one decision; a total of None is not known yet."""
     time = (_BEGIN + timedelta(seconds=begin)).isoformat(timespec="microseconds")
-    assignment = Assignment("e", version, {"1": 1.0 - share, "2": share}, time)
+    assignment = Assignment("e", version, {champion: 1.0 - share, "2": share}, time)
     return WindowEpisode(
         cut=False,
         ended=total is not None,
@@ -72,6 +74,23 @@ def _fleet(num_agents: int, is_broken: bool, effect: float = 0.0, drift: float =
                 episodes.append(_episode(agent, version, share, begin, float(total)))
         finding = _finding(episodes, (-100.0, 100.0))
         return {"called better": finding == "better"} if effect else {"called different": finding != "undecided"}
+
+    return stream
+
+
+def _replaced(better: float) -> Stream:
+    """Equal versions; soon after all agents came, the champion is replaced by one that brings in so much more."""
+
+    def stream(rng: np.random.Generator) -> dict[str, bool | None]:
+        own, dealt, episodes = rng.normal(size=60), rng.random(60) < 0.5, []
+        for agent in range(60):
+            for number in range(rng.integers(4, 20)):
+                begin = 2.0 * agent + 40.0 * number
+                champion = "1" if begin < 130.0 else "3"
+                version, total = "2" if dealt[agent] else champion, own[agent] + 0.3 * rng.normal()
+                earned = float(total + better * (version == "3"))
+                episodes.append(_episode(agent, version, 0.5, begin, earned, champion))
+        return {"called different": _finding(episodes, (-100.0, 100.0)) != "undecided"}
 
     return stream
 
@@ -157,6 +176,8 @@ SETTINGS = (
     Setting("12 agents, one broken", each(_fleet(12, True)), _SAME, batch=20),
     Setting("60 agents, drift", each(_fleet(60, False, drift=1.0)), _SAME, batch=10, in_gate=False),
     Setting("60 agents, shares change", each(_fleet(60, True, 0.0, 0.3, True)), _SAME, batch=10, in_gate=False),
+    Setting("60 agents, a better champion later", each(_replaced(5.0)), _SAME, batch=10),
+    Setting("60 agents, a worse champion later", each(_replaced(-5.0)), _SAME, batch=10, in_gate=False),
     Setting("100 agents, one deviation", each(_fleet(100, False, effect=1.0)), _FOUND, batch=10, in_gate=False),
     Setting(
         "a challenger that lives longer, running", each(_running),

@@ -176,6 +176,8 @@ class Split:
     broken: int = 0  # agents that bring in nothing
     drift: float = 0.0  # what all returns lose, little by little
     longer: float = 1.0  # how much longer version 2's episodes are, in rounds
+    wears: float = 0.0  # what an agent loses with each of its episodes, whichever version decides
+    before: int | None = None  # which of the two arms had a third version until half-way; agents then come one by one
 
 
 def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | None]]:
@@ -187,17 +189,29 @@ def _split(split: Split) -> Callable[[np.random.Generator], dict[str, bool | Non
         mean -= arm * split.worse * split.between
         mean[rng.permutation(split.num_agents)[: split.broken]] = -np.inf
         due = rng.exponential(1.0, split.num_agents)
+        if split.before is not None:
+            due += rng.uniform(0.0, 0.8 * split.num_episodes, split.num_agents)
+        age = np.zeros(split.num_agents)
         length = 1.0 + arm * (split.longer - 1.0)
         clean, waiting = np.zeros((1, 4), bool), list[Json]()
         for number in range(split.num_episodes * split.num_agents):
             agent = int(np.argmin(due))
             now, elapsed = due[agent], due[agent] / split.num_episodes
             due[agent] += length[agent] * rng.uniform(0.5, 1.5)
-            version, role = str(arm[agent] + 1), ("champion", "split")[arm[agent]]
-            brought = rng.normal(mean[agent] - split.drift * elapsed, split.within) if np.isfinite(mean[agent]) else 0.0
+            versions, role = ["1", "2"], ("champion", "split")[arm[agent]]
+            if split.before is not None and elapsed < 0.5:
+                versions[split.before] = "3"
+            version = versions[arm[agent]]
+            expected = mean[agent] - split.drift * elapsed - split.wears * age[agent]
+            brought = rng.normal(expected, split.within) if np.isfinite(mean[agent]) else 0.0
+            age[agent] += 1
             time = _BEGUN + timedelta(seconds=60.0 * now)
             name = f"agent-{agent}"
-            named = {"role": role, "experiment": "x", "shares": {"1": 1.0 - split.share, "2": split.share}}
+            named = {
+                "role": role,
+                "experiment": "x",
+                "shares": {versions[0]: 1.0 - split.share, versions[1]: split.share},
+            }
             record = decided(time, version, [name], clean, **named) | {"decision_id": str(number)}
             told = {"kind": "feedback", "timestamp": time.isoformat(), "agent_id": name, "episode_id": None}
             told |= {"version": version, "decision_id": f"{number}.0", "terminated": False, "truncated": False}
@@ -247,6 +261,14 @@ SETTINGS = (
     _equal("equal versions, 100 agents, share 10 %", Split(100, share=0.1, num_episodes=10)),
     _equal("equal versions, 40 agents, drift", Split(40, drift=200.0)),
     _equal("equal versions, 40 agents, episodes that take longer", Split(40, longer=4.0, drift=100.0)),
+    _equal(
+        "equal versions, agents that wear, another challenger half-way",
+        Split(120, 0.5, 10, wears=40.0, between=40.0, before=1),
+    ),
+    _equal(
+        "equal versions, agents that learn, another champion half-way",
+        Split(120, 0.5, 10, wears=-40.0, between=40.0, before=0),
+    ),
     _bad("40 agents, every decision violates", _limits(Fleet(40, rates=_VIOLATES, num_rounds=3))),
     _bad("8 agents, every decision violates", _limits(Fleet(8, rates=_VIOLATES, num_rounds=5))),
     _bad("40 agents, 1 in 5 decisions violates", _limits(Fleet(40, rates=_SOMETIMES, num_rounds=10))),

@@ -26,6 +26,7 @@ _REQUEST_KEYS = frozenset(("agent_id", "episode_id", "observation", "explore", "
 _FEEDBACK_KEYS = frozenset(("decision_id", "reward", "terminated", "truncated", "cost"))
 _FLOAT_MAX = {np.dtype(kind).itemsize: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
 _NUMBERS = {int, float}
+_LARGEST = 1e100  # of a reward or cost
 _KINDS = {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}  # numpy's kinds of numbers that each kind of input takes
 ByToken = str | Sequence[str | None] | None  # of all, or of each: the token, where that may speak for any agent
 
@@ -260,8 +261,9 @@ def _parse_feedback(entry: Any) -> Feedback:
 
 
 def _finite(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Problem(400, f"`{name}` must be a finite number, found {shown(value)}")
+    """Not so large either that sums of it were not."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        raise Problem(400, f"`{name}` must be a finite number, at most {_LARGEST:g} in size, found {shown(value)}")
     return float(value)
 
 

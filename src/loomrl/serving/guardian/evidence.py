@@ -126,17 +126,19 @@ class VersionEvidence:
         """How many agents asked under each token that may speak for any agent, by the token's name."""
         return Counter(token for token in map(token_of, self.unnamed) if token)
 
-    def enter_experiment(self, experiment: str | None, is_champion: bool) -> None:
+    def enter_experiment(self, experiment: str | None, is_champion: bool) -> Arm | None:
         """Note that agents are dealt to this version by this experiment, as its champion or as what is held against it.
 
-        Where the experiment or the part in it is another than before, `arm` begins anew without agents and returns.
-        None: no experiment deals agents any more, and `arm` is None.
+        Where the experiment or the part in it is another than before, `arm` begins anew without agents and returns; the
+        one before is returned. None: no experiment deals agents any more, and `arm` is None.
         """
+        former = self.arm
         if experiment is None:
             self.arm = None
-        elif self.arm is None or (self.arm.experiment, self.arm.is_champion) != (experiment, is_champion):
+        elif former is None or (former.experiment, former.is_champion) != (experiment, is_champion):
             self.num_experiments += 1
             self.arm = Arm(experiment, is_champion, self.num_experiments)
+        return former if former is not self.arm else None
 
     def count_requests(self, requests: Mapping[str, int], timestamp: str) -> None:
         """Count requests: `requests` is their number under each token, `timestamp` (ISO 8601) when they were made.

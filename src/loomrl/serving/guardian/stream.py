@@ -27,7 +27,7 @@ Agents that come under one token which may speak for any are one's word, however
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,7 @@ class StreamState:
     versions: list[VersionEvidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
     alone: LoneAgent = field(default_factory=LoneAgent)
+    left: list[Arm] = field(default_factory=list)  # that were in an experiment before, the newest last
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -100,14 +101,14 @@ class Stream:
         self._known: dict[str, VersionEvidence] = {}  # version -> that of all servers, as it was heard last
         self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
-        self._alone = state.alone
+        self._alone, self._left = state.alone, state.left
         self._times = RequestTimes()
 
     def state(self) -> StreamState:
         """All evidence so far, to be saved across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
-        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone)
+        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone, self._left)
 
     def process(self, records: Sequence[Json]) -> list[Trigger]:
         """Add records in the log's order; returns a trigger for each version that the evidence now refutes."""
@@ -147,8 +148,7 @@ class Stream:
     def _share_known_evidence(self, version: str) -> None:
         """Give a version's monitors the merged evidence of all servers, where there is any."""
         if (one := self._known.get(version)) is not None:
-            beside = Beside(self._alone.is_certain, _champion_of(one, self._known.values()))
-            self._monitors[version].set_shared_evidence(one, beside, self._number)
+            self._monitors[version].set_shared_evidence(one, self._beside(one, self._known.values()), self._number)
 
     def _adopt_triggers(self, shared: Shared) -> list[Trigger]:
         """Triggers of other servers for versions that have none here; they count here from now on."""
@@ -178,9 +178,16 @@ class Stream:
         return [suspicion for one in watched for suspicion in one.suspicions.values()]
 
     def forget(self, version: str) -> None:
-        """Drop all evidence about a version: should it act again, its monitors begin anew."""
-        self._evidence.pop(version, None)
+        """Drop all evidence about a version: should it act again, its monitors begin anew. Which agents it was dealt is
+        kept."""
+        former = self._evidence.pop(version, None)
         self._monitors.pop(version, None)
+        self._leave(None if former is None else former.arm)
+
+    def _leave(self, arm: Arm | None) -> None:
+        """Keep in mind whom an experiment dealt to an arm that is no more."""
+        if arm is not None and arm.agents:
+            self._left = [*self._left, arm][-_MOST_VERSIONS:]
 
     def describe(self) -> dict[str, Any]:
         """All monitors by version, as JSON values. Of a version whose monitors are not at work, `monitors` is empty."""
@@ -256,15 +263,22 @@ class Stream:
             role = told.get("role", CHAMPION)  # logs from before there was a plan name none
             if role not in ON_TRIAL:
                 continue
-            evidence.enter_experiment(told.get("experiment"), role == CHAMPION)
-            if evidence.arm is not None and "shares" in told:
-                known, shares = evidence.arm.agents, told["shares"]
+            self._leave(evidence.enter_experiment(told.get("experiment"), role == CHAMPION))
+            # While one version decides for all, agents are alike, whichever they are dealt later.
+            if evidence.arm is not None and max((shares := told.get("shares", {"": 1.0})).values()) < 1.0:
+                known = evidence.arm.agents
                 for unit in units_of(column(record, "agent_id"), tokens_of(record)):
                     if unit not in known and not unit.startswith(SIMULATED):
                         evidence.arm.enrol(unit, time, shares)
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
-        return Beside(self._alone.is_certain, _champion_of(evidence, reversed(self._evidence.values())))
+        return self._beside(evidence, list(reversed(self._evidence.values())))
+
+    def _beside(self, evidence: VersionEvidence, known: Collection[VersionEvidence]) -> Beside:
+        champion = _champion_of(evidence, known)
+        two = evidence.version, None if champion is None else champion.version
+        others = [one.arm for one in (*known, *self._evidence.values()) if one.version not in two]
+        return Beside(self._alone.is_certain, champion, [arm for arm in (*others, *self._left) if arm is not None])
 
     def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
         """Add decisions of one version, for these agents."""
@@ -332,10 +346,10 @@ class Stream:
 
 
 def _champion_of(evidence: VersionEvidence, others: Iterable[VersionEvidence]) -> VersionEvidence | None:
-    """Of the experiment in which a version is on trial."""
-    if evidence.arm is None or evidence.arm.is_champion:
+    """Of the experiment in which a version is on trial: of several the one that acted last."""
+    if evidence.arm is None or (arm := evidence.arm).is_champion:
         return None
-    return next((one for one in others if _is_champion_of(one, evidence.arm)), None)
+    return max((one for one in others if _is_champion_of(one, arm)), key=lambda one: one.window, default=None)
 
 
 def _is_champion_of(evidence: VersionEvidence, arm: Arm) -> bool:

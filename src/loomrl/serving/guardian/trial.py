@@ -8,7 +8,7 @@ it speaks least against the version, so that an episode that goes on speaks agai
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,11 +80,11 @@ class Arm:
                 enrolled.counts[place] += 1
                 enrolled.sums[place] += value
 
-    @property
-    def mean(self) -> float | None:
-        """The mean over all returns of the enrolled agents; None where there is none yet."""
-        num_returns = sum(one.num_returns for one in self.agents.values())
-        return sum(one.total for one in self.agents.values()) / num_returns if num_returns else None
+
+def _mean(agents: Sequence[Enrolled]) -> float | None:
+    """Over all their returns; None where there is none yet."""
+    num_returns = sum(one.num_returns for one in agents)
+    return sum(one.total for one in agents) / num_returns if num_returns else None
 
 
 def _weight(number: int) -> float:
@@ -104,6 +104,7 @@ class ChampionTrial:
     control_version: str
     control: Arm
     declared: Span | None  # the range of returns, where it was stated
+    others: Sequence[Arm] = ()  # further ones of the experiment: of other versions, or from before one began anew
 
     @property
     def span(self) -> Span | None:
@@ -134,18 +135,25 @@ class ChampionTrial:
         """How much lower the mean of all returns is than the champion's, in parts of the range; below 0 where it is
         higher, and 0 while one of the two has no return, or there is no range.
         """
-        own, control, span = self.own.mean, self.control.mean, self.span
+        order, span = self._in_order(), self.span
+        own, control = (_mean([one for one, is_own in order if is_own is side]) for side in (True, False))
         return 0.0 if own is None or control is None or span is None else (control - own) / (span[1] - span[0])
 
     def _in_order(self) -> list[tuple[Enrolled, bool]]:
-        """Agents as they were enrolled, each where it was dealt first, and whether to the version itself."""
-        found: dict[str, tuple[Enrolled, bool]] = {}
-        for arm in (self.own, self.control):
+        """Agents as they were enrolled, each where it was dealt first, and whether to the version itself. Those that
+        were dealt first to neither of the two, or when they could not have been dealt to the other, are left out."""
+        found: dict[str, tuple[Enrolled, Arm]] = {}
+        for arm in (self.own, self.control, *self.others):
             for agent_id, enrolled in arm.agents.items():
                 known = found.get(agent_id)
                 if known is None or enrolled.time < known[0].time:
-                    found[agent_id] = enrolled, arm is self.own
-        return [found[agent_id] for agent_id in sorted(found, key=lambda agent_id: (found[agent_id][0].time, agent_id))]
+                    found[agent_id] = enrolled, arm
+        chosen = {
+            agent_id: (enrolled, arm is self.own)
+            for agent_id, (enrolled, arm) in found.items()
+            if (arm is self.own or arm is self.control) and 0.0 < self._chance(enrolled.shares) < 1.0
+        }
+        return [chosen[agent_id] for agent_id in sorted(chosen, key=lambda name: (chosen[name][0].time, name))]
 
     def _chance(self, shares: Mapping[str, float]) -> float:
         """Of an agent that was dealt to one of the two: that it was this version."""

@@ -1,12 +1,13 @@
 """What evidence about a version amounts to, monitor by monitor."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.monitor import Agents, Monitor, Trigger
 from loomrl.serving.guardian.tokens import token_of
-from loomrl.serving.guardian.trial import ChampionTrial
+from loomrl.serving.guardian.trial import Arm, ChampionTrial
 from loomrl.serving.guardian.units import num_left_out
 from loomrl.serving.guardian.watch import REWARD, Watch
 from loomrl.types import Json
@@ -18,6 +19,7 @@ class Beside:
 
     is_alone: bool  # the policy has but one agent
     champion: VersionEvidence | None  # that of the same experiment
+    others: Sequence[Arm] = ()  # of further versions, and those of before, in any experiment
 
     def without(self, token: str) -> "Beside":
         """A copy without what agents of this token have shown of the champion."""
@@ -32,7 +34,7 @@ class Weigher:
 
     def __init__(self, evidence: VersionEvidence, watch: Watch, beside: Beside) -> None:
         self._evidence, self._watch = evidence, watch
-        self._trial = _trial(evidence, beside.champion, watch)
+        self._trial = _trial(evidence, beside, watch)
         self._per_episode = {one.monitor for one in watch.limits if one.per_episode}
         self._left_out = num_left_out(len(evidence.unnamed), beside.is_alone)
         self._requests = evidence.requests.before, evidence.requests.window
@@ -133,7 +135,9 @@ class Weigher:
         ]
 
 
-def _trial(evidence: VersionEvidence, champion: VersionEvidence | None, watch: Watch) -> ChampionTrial | None:
-    if evidence.arm is None or champion is None or champion.arm is None:
+def _trial(evidence: VersionEvidence, beside: Beside, watch: Watch) -> ChampionTrial | None:
+    own, champion = evidence.arm, beside.champion
+    if own is None or champion is None or (control := champion.arm) is None:
         return None
-    return ChampionTrial(evidence.version, evidence.arm, champion.version, champion.arm, watch.config.reward_range)
+    others = [arm for arm in beside.others if arm.experiment == own.experiment]
+    return ChampionTrial(evidence.version, own, champion.version, control, watch.config.reward_range, others)
