@@ -1,7 +1,7 @@
 """What the transitions of a model decide without their probabilities: what some policy, or every one, reaches.
 
-Baier and Katoen, Principles of Model Checking (2008), section 10.6; end components: de Alfaro, Formal verification of
-probabilistic systems (1997), section 3.3.
+Baier and Katoen, Principles of Model Checking (2008), section 10.6; end components: algorithm 47 there, and de Alfaro,
+Formal verification of probabilistic systems (1997).
 """
 
 from functools import cached_property
@@ -13,7 +13,7 @@ from loomrl.environment.finite.model import FiniteModel, Ints, Mask
 from loomrl.system.machine_code import njit
 
 _NEVER = 2**62  # more transitions than there are
-_ROUNDS_WORK = 50_000_000  # transitions that are looked at in rounds that take longer than those of value iteration
+_WORK = 50_000_000  # transitions that are looked at in rounds, some seconds: each takes longer than in value iteration
 
 compiled = njit(nogil=True)
 
@@ -134,7 +134,7 @@ class Graph:
         return None
 
     def _rounds(self) -> int:
-        return 2 + _ROUNDS_WORK // len(self.model.columns)
+        return 2 + _WORK // len(self.model.columns)
 
     def _attractor(self, of_choice: Ints, of_state: Ints, through: Mask, target: Mask, steps: int | None) -> Mask:
         most = self.num_states if steps is None else min(steps, self.num_states)
