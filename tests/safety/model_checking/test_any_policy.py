@@ -1,6 +1,8 @@
 """What holds whichever actions are taken: against all policies of small models, one by one, and the best known one."""
 
 import itertools
+import time
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -184,11 +186,135 @@ def test_a_large_grid_is_crossed_in_no_fewer_steps_than_it_is_wide_and_high() ->
     assert under_any(grid, 'R{"cost"}=? [ F "done" ]').low == pytest.approx((2 * side - 2) / 0.8, abs=1e-3)
 
 
-def test_what_grows_without_end_ends_the_search() -> None:
+def test_who_cannot_be_sure_to_arrive_pays_infinitely_much() -> None:
     """Every way out may end in the trap, and each step costs: who waits pays, and never arrives for sure."""
     ways: list[list[dict[int, float]]] = [[{0: 1.0}, {1: 0.5, 2: 0.5}], [{1: 1.0}] * 2, [{2: 1.0}] * 2]
     pit = model(ways, [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]], done=[1])
     found = under_any(pit, 'R{"cost"}=? [ F "done" ]')
-    assert found.low is not None
-    assert found.low > 1_000.0, "infinite, and no less than was found"
-    assert found.high == np.inf
+    assert (found.low, found.high) == (np.inf, np.inf)
+
+
+STOP: list[dict[int, float]] = [{1: 1.0}] * 2
+SAFE: list[dict[int, float]] = [{2: 1.0}] * 2
+
+
+def test_what_is_above_a_limit_by_little_is_above_it() -> None:
+    """Nothing absolute is added to a limit, which may be as small as what it is about."""
+    road = model([[{1: 2e-8, 2: 1.0 - 2e-8}, {2: 1.0}], STOP, SAFE], [[1e-9, 0.0], [0.0] * 2, [0.0] * 2], crash=[1])
+    for text in ('P<=1e-8 [ F "crash" ]', 'P>=1 [ G !"crash" ]', 'P>=0.99999999 [ G !"crash" ]'):
+        assert not under_any(road, text).holds, text
+    assert not under_any(road, 'R{"cost"}<=0 [ C<=3 ]').holds
+    assert under_any(road, 'P<=2e-8 [ F "crash" ]').holds
+    assert under_any(road, 'P>=0.99999998 [ G !"crash" ]').holds
+    dear = model([[{0: 1.0}] * 2], [[1e8 + 0.1, 1.0]])
+    assert not under_any(dear, 'R{"cost"}<=1e8 [ C<=1 ]').holds
+    assert under_any(dear, 'R{"cost"}<=100000000.1 [ C<=1 ]').holds
+    assert under_any(dear, 'R{"cost"}>=1000 [ C<=1000 ]').holds
+
+
+@pytest.mark.parametrize("leaving", [2.0**-14, 2.0**-40])
+def test_a_slow_loop_is_bounded_from_both_sides(leaving: float) -> None:
+    """It ends in two places, in each with a half, after 1/leaving steps: too many to be awaited, in the second case.
+    What cannot be reached, and is worth far more, changes nothing."""
+    way = {0: 1.0 - leaving, 1: leaving / 2, 2: leaving / 2}
+    loop = model([[way] * 2, STOP, SAFE, [{3: 0.5, 2: 0.5}] * 2], [[1e-6] * 2, [0.0] * 2, [0.0] * 2, [1e12] * 2], a=[1])
+    found, earned = under_any(loop, 'P=? [ F "a" ]'), under_any(loop, 'R{"cost"}=? [ F s=1|s=2 ]')
+    for one, true in ((found, 0.5), (earned, 1e-6 / leaving)):
+        assert one.low is not None
+        assert one.high is not None
+        assert one.low <= true <= one.high
+        if leaving > 1e-6:
+            assert (one.low, one.high) == pytest.approx((true, true), rel=1e-9)
+
+
+def test_what_is_nearly_sure_is_not_certain() -> None:
+    """By all that float64 can tell they are 1."""
+    toss = model([[{0: 0.5, 1: 0.5}] * 2, STOP], [[0.0] * 2] * 2, goal=[1])
+    step = model([[{1: 0.5, 2: 0.5, 3: 2.0**-70}] * 2, STOP, SAFE, [{3: 1.0}] * 2], [[0.0] * 2] * 4, goal=[1, 2])
+    for world, text in ((toss, 'P>=1 [ F<=60 "goal" ]'), (step, 'P>=1 [ X "goal" ]')):
+        assert not under_any(world, text).holds, text
+        assert not under_any(world, f"P>=1 [ G {text} ]").holds, text
+        assert not under_any(world, f"P<=0 [ F !({text}) ]").holds, text
+    assert under_any(toss, 'P>=1 [ F "goal" ]').holds
+    assert under_any(toss, 'P>=1 [ X P>0 [ F<=60 "goal" ] ]').holds
+    assert under_any(model([[{1: 0.3, 2: 0.7}] * 2, STOP, SAFE], [[0.0] * 2] * 3), "P>=1 [ F<=1 s>0 ]").holds
+
+
+@pytest.mark.parametrize("other", [{6: 1e-100, 7: 1.0}, {7: 1.0}])
+def test_what_is_too_rare_for_a_number_is_possible(other: dict[int, float]) -> None:
+    """1e-600, for all policies or for some."""
+    ways: list[list[dict[int, float]]] = [[{step + 1: 1e-100, 7: 1.0}] * 2 for step in range(6)]
+    ways[5][1] = other
+    rare = model([*ways, [{6: 1.0}] * 2, [{7: 1.0}] * 2], [[0.0] * 2] * 8, crash=[6])
+    for path in ('[ F "crash" ]', '[ F<=6 "crash" ]'):
+        assert not under_any(rare, f"P<=0 {path}").holds, path
+        assert bool(under_any(rare, f"P>0 {path}").holds) == (6 in other), path
+        assert under_any(rare, f"P<=1e-300 {path}").holds, path
+    assert under_any(rare, 'P<=0 [ F<=5 "crash" ]').holds
+    start = np.array([1e-30, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
+    either = replace(rare.model, states=replace(rare.model.states, initial=start))
+    assert not check_all(either, read_property('P<=0 [ F "crash" ]')).holds, "it begins there seldom, and may"
+
+
+def test_a_long_countdown_is_looked_at_once() -> None:
+    """100,000 states, each known by the one before."""
+    size = 100_000
+    down = model([[{max(state - 1, 0): 1.0}] for state in range(size)], [[1.0]] * size, top=[size - 1])
+    started = time.monotonic()
+    assert under_any(down, "P>=1 [ G P>=1 [ F s=0 ] ]").holds
+    assert under_any(down, f"P<=0 [ F<={size - 2} P>0 [ X s=0 ] & s>1 ]").holds
+    assert time.monotonic() - started < 10.0
+
+
+def test_a_horizon_of_ten_million_steps_takes_no_longer_than_its_transitions() -> None:
+    """And is added up without any error, where it can be. Of one that would take hours nothing is said."""
+    clock = model([[{1: 1.0}, {0: 1.0}], [{0: 1.0}] * 2], [[1.0, 1.0], [1.0, 1.0]])
+    started = time.monotonic()
+    found = under_any(clock, 'R{"cost"}=? [ C<=10000000 ]')
+    assert time.monotonic() - started < 4.0
+    assert (found.low, found.high) == (1e7, 1e7)
+    found = under_any(clock, 'R{"cost"}=? [ C<=1000000000000 ]')
+    assert (found.low, found.high) == (-np.inf, np.inf)
+    assert under_any(clock, "P>=0 [ F<=1000000000000 s=1 ]").holds
+
+
+def test_who_waits_for_free_does_not_arrive() -> None:
+    """In place, or on a ring; on costs 5, or 7."""
+    ring: list[list[dict[int, float]]] = [[{0: 1.0}, {1: 1.0}], [{2: 0.5, 0: 0.5}, {3: 1.0}], [{1: 1.0}, {3: 1.0}]]
+    free = model([*ring, [{3: 1.0}] * 2], [[0.0, 0.0], [0.0, 5.0], [0.0, 7.0], [0.0, 0.0]], done=[3])
+    found = under_any(free, 'R{"cost"}=? [ F "done" ]')
+    assert (found.low, found.high) == (5.0, np.inf)
+    assert under_any(free, 'R{"cost"}>=5 [ F "done" ]').holds
+    assert not under_any(free, 'R{"cost"}>=5.1 [ F "done" ]').holds
+
+
+def looping(rng: np.random.Generator) -> Modelled:
+    """A model of six states in which many may stay for ever among some for nothing; its last state is the goal."""
+    following, earned = [], []
+    for state in range(6):
+        onward = rng.choice(6, 3, replace=False).tolist()
+        near = [min(state ^ 1, 4), state] if rng.random() < 0.6 else [int(rng.integers(6)), state]
+        rare = float(rng.choice([0.5, 0.25, 2.0**-9]))
+        following.append([dict.fromkeys(near, 0.5), dict(zip(onward, (rare, 0.5, 0.5 - rare), strict=True))])
+        following[-1] = [{to: share for to, share in way.items() if share > 0.0} for way in following[-1]]
+        earned.append([0.0, float(rng.choice([0.0, 0.1, 3.0, 1e8]))])
+    following = [[way if sum(way.values()) == 1.0 else {next(iter(way)): 1.0} for way in ways] for ways in following]
+    return model(following, earned, goal=[5], bad=[4])
+
+
+def test_bounds_hold_to_the_last_bit_where_many_can_stay_for_ever() -> None:
+    """Against what each policy surely comes to."""
+    rng, num_tight = np.random.default_rng(3), 0
+    for _ in range(25):
+        world = looping(rng)
+        for path in [*EXACT, 'R{"cost"}=? [ F "goal" ]']:
+            bounds, prop = under_any(world, path), read_property(path)
+            assert bounds.low is not None
+            assert bounds.high is not None
+            found = [check(world.chain(np.array(one)), prop) for one in itertools.product((0, 1), repeat=6)]
+            ends = [(one.low, one.high) for one in found if one.low is not None and one.high is not None]
+            low, high = min(most for _, most in ends), max(least for least, _ in ends)
+            assert bounds.low <= low, path
+            assert high <= bounds.high, path
+            num_tight += (bounds.low, bounds.high) == pytest.approx((low, high), rel=1e-9, abs=1e-15)
+    assert num_tight == 150

@@ -23,6 +23,7 @@ from loomrl.errors import ConfigError
 from loomrl.safety.model_checking import any_policy
 
 _LARGEST = 1e300  # limit
+_ROUNDING = 1e-12  # of a limit
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -83,15 +84,17 @@ def check_all(model: FiniteModel, prop: Expression) -> PropertyResult:
     """Decide whether whichever actions are taken in a model the property holds: it surely does where that is True.
 
     Of a single P or R, `low` and `high` bound what it comes to under any policy. Of parts that are joined, or stand in
-    each other, each is bounded alone: what they have in common is not seen, and leaves open whether they hold.
+    each other, each is bounded alone: what they have in common is not seen, and leaves open whether they hold. A single
+    one holds, too, where the worst differs from its limit by rounding, at most 1e-12 of the limit.
 
     Raises:
         ConfigError: as `check` does, and where what R leads to depends on P or R.
     """
-    result = _checked(_Checker(model, any_policy), prop)
+    result = _checked(_Checker(any_policy.reachable(model), any_policy), prop)
     if result.holds is None and result.low is not None and result.high is not None and result.limit is not None:
         worst, way = (result.high, 1.0) if result.relation == "<=" else (result.low, -1.0)
-        slack = 4.0 * any_policy.ERROR * max(1.0, abs(result.limit))
+        is_certain = prop.op == "probability" and result.limit in (0.0, 1.0)  # the graph alone says so
+        slack = 0.0 if is_certain else _ROUNDING * abs(result.limit)
         if result.relation in ("<=", ">=") and way * (worst - result.limit) <= slack:
             return replace(result, holds=True)
     return result
@@ -309,7 +312,7 @@ def _expected(bounds: ProbabilityBounds, shares: Floats) -> tuple[float, float]:
             ends.append(float(values[0]) if np.all(values == values[0]) else float(infinite))
             continue
         mean = float(np.dot(values, shares)) / float(shares.sum())
-        ends.append(mean + way * slack * float(np.abs(values).max()))
+        ends.append(float(np.nextafter(mean + way * slack * float(np.abs(values).max()), way * np.inf)))
     return max(ends[0], float(bounds.low.min())), min(ends[1], float(bounds.high.max()))
 
 
