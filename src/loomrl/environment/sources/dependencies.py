@@ -10,7 +10,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.sources.roots import distributions, imported_names, is_installed, parse, python_files
+from loomrl.environment.sources.imports import imported_names, package_of, parse
+from loomrl.environment.sources.roots import distributions, is_installed, python_files
 from loomrl.system.plugins import installed_version
 from loomrl.system.walks import reachable
 
@@ -81,8 +82,7 @@ def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
 
 def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
     """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    names = imported_names(_outside_drawing(parse(path)), package if module else None)
+    names = imported_names(_outside_drawing(parse(path)), package_of(path, module))
     return (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 

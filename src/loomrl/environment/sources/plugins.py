@@ -3,14 +3,15 @@
 A version says what a distribution was when it was published, not what lies on this machine: such code is digested file
 by file. LoomRL's own requirements are not: their versions are pinned, and recorded with what was computed.
 
-Imports are read from the source, those inside functions too, and names that stand in calls of `import_module` and
-`__import__`. Not seen is what a package imports by a name that it computes while it runs, what compiled files import,
-and what a `.pth` file imports when Python starts.
+Imports are read from the source, those inside functions too, and names that stand in calls of `import_module`,
+`__import__` and `pkgutil.resolve_name`. Not seen is what a package imports by a name that it computes while it runs,
+what compiled files import, and what a `.pth` file imports when Python starts.
 """
 
 import ast
 import importlib
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.dependencies import with_requirements
+from loomrl.environment.sources.imports import imported_names, literal_imports, package_of, parse
 from loomrl.environment.sources.plugin_files import package_files
-from loomrl.environment.sources.roots import distributions, imported_names, literal_imports, parse
+from loomrl.environment.sources.roots import distributions
 from loomrl.environment.sources.source import tar_of
 from loomrl.system.files import canonical_json, sha256, sha256_file
 from loomrl.system.plugins import installed_version
@@ -79,7 +81,7 @@ def code_of(points: Iterable[EntryPoint]) -> PluginCode:
         return (root for root in map(_root_of, modules) if root is not None)
 
     def imported(root: tuple[str, Places]) -> Iterator[tuple[str, Places]]:
-        return roots_of(name for path, _ in _files(*root) if path.suffix == ".py" for name in _imports_of(path))
+        return roots_of(name for name in _imports_of(*root) if not f"{name}.".startswith(f"{root[0]}."))
 
     return PluginCode(dict(reachable(roots_of(point.module for point in points), imported)))
 
@@ -91,10 +93,19 @@ def _files(name: str, places: Places) -> Iterator[tuple[Path, str]]:
         yield from package_files(place, f"{base}/__path__/{number}" if number else base)
 
 
-def _imports_of(path: Path) -> Iterator[str]:
-    nodes = list(ast.walk(parse(path)))
-    yield from imported_names(nodes)
-    yield from literal_imports(nodes)
+def _imports_of(name: str, places: Places) -> Iterator[str]:
+    """What the Python files of a package import."""
+    for path, member in _files(name, places):
+        if path.suffix == ".py":
+            nodes, module = list(ast.walk(parse(path))), _module_of(member)
+            yield from imported_names(nodes, package_of(path, module))
+            yield from literal_imports(nodes, module, package_of(path, module))
+
+
+def _module_of(member: str) -> str:
+    """The dotted name of a file in the archive, in whichever of its package's places it lies."""
+    path = re.sub(r"/__path__/\d+(?=/)", "", member).removesuffix(".py")
+    return path.removesuffix("/__init__").replace("/", ".")
 
 
 def _root_of(module: str) -> tuple[str, Places] | None:
