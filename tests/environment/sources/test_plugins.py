@@ -52,6 +52,7 @@ def test_imports_are_followed_and_what_loomrl_requires_is_not(installed: Path) -
         "alone": (installed / "alone.py",),
         "shared_names.inner": (installed / "shared_names" / "inner",),
     }
+    assert found.requirements == {"numpy", "torch"}
     assert code_of([]).packages() == []
 
 
