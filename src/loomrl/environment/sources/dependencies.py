@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.imports import imported_names, package_of, parse
+from loomrl.environment.sources.installed import exact_version
 from loomrl.environment.sources.roots import distributions, is_installed, python_files
 from loomrl.system.plugins import installed_version
 from loomrl.system.walks import reachable
@@ -22,7 +23,7 @@ _OPAQUE = {"loomrl"}
 
 
 def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
-    """Versions of Python, of the distributions the code imports, and of all they require, by canonical name.
+    """Exact versions of Python, of the distributions the code imports, and of all they require, by canonical name.
 
     Walks the modules that the entry point's module reaches, so a package's other environments add nothing. Imports
     for type checkers, and inside functions that draw, are left out. What is not installed is left out too: such an
@@ -35,7 +36,7 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
     tops -= own  # a user's folder may hold a module called like an installed package
     owners = distributions()
     names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
-    versions = {name: importlib.metadata.version(name) for name in sorted(with_requirements(names))}
+    versions = {name: exact_version(name) for name in sorted(with_requirements(names))}
     return {"python": platform.python_version(), **versions}
 
 
