@@ -74,7 +74,7 @@ class EnvironmentSnapshot(Document):
     source_digest: str  # SHA-256 of the archive of its source
     source_root: str  # the package or module that holds the entry point, as an importable name
     source_roots: list[str]  # all packages and modules the archive holds, `source_root` first
-    dependencies: dict[str, str]  # distribution -> version
+    dependencies: dict[str, str]  # distribution -> version, with a digest behind where files of it were edited
     dynamics: DynamicsFingerprint
 
 

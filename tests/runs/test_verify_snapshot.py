@@ -46,7 +46,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def world(site: Path, ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An importable environment that leans on a package `worldlaws`, installed beside it with a version."""
+    """An importable environment that leans on a package `worldlaws`, installed beside it with a version, and without a
+    record of its files."""
     monkeypatch.chdir(tmp_path)
     for old in site.iterdir():
         shutil.rmtree(old)
@@ -79,7 +80,6 @@ def write_metadata(site: Path, version: str) -> None:
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: worldlaws\nVersion: {version}\n")
     (info / "top_level.txt").write_text("worldlaws\n")
-    (info / "RECORD").write_text("")
 
 
 def env_command(*arguments: str) -> tuple[int, dict]:

@@ -135,3 +135,22 @@ def test_a_plugin_counts_with_its_whole_package_and_version(
     assert edited != before
     (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.1\n")
     assert digest() not in (before, edited)
+
+
+@pytest.mark.parametrize("changed", ["orjson", "packaging"])
+def test_a_plugin_counts_with_the_versions_of_what_loomrl_requires_too(
+    cartpole: EnvironmentSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Such packages are not digested: neither what it imports, nor what that requires."""
+    metadata = "Metadata-Version: 2.1\nName: {}\nVersion: {}\nRequires-Dist: packaging\n"
+    name = "loomrl_test_importing"
+    files = {f"{name}.py": "import torch\nimport orjson\n" + MODULE.format(name=name)}
+    files |= {f"{one}-1.0.dist-info/METADATA": metadata.format(one, "1.0") for one in ("orjson", "packaging")}
+    install(tmp_path, name, files, name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    before, of_ours = inputs_digest(config(algorithm=name), cartpole), inputs_digest(config(), cartpole)
+    assert software(name)["versions"].keys() == software("ppo")["versions"].keys() | {"orjson", "packaging"}
+    (tmp_path / f"{changed}-1.0.dist-info" / "METADATA").write_text(metadata.format(changed, "1.1"))
+    assert inputs_digest(config(algorithm=name), cartpole) != before
+    assert inputs_digest(config(), cartpole) == of_ours

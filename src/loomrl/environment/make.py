@@ -15,6 +15,7 @@ from loomrl.environment.config import EpisodeBounds
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition, ranges_of, shield_of
 from loomrl.environment.snapshots.snapshot import load_snapshot
+from loomrl.environment.sources.installed import require_same_files
 from loomrl.environment.sources.roots import find_location
 from loomrl.environment.sources.source import (
     ARCHIVE,
@@ -64,7 +65,7 @@ def make_env(
     breaks the Gymnasium API or returns a value that is not finite.
 
     Raises:
-        ArtifactError: when the snapshot was changed, or a file of it is missing.
+        ArtifactError: when the snapshot was changed, a file of it is missing, or a dependency was edited since.
         ConfigError: when a package it needs is not installed, or it has no such render mode.
         EnvironmentFault: when its constructor fails.
     """
@@ -86,7 +87,7 @@ def make_envs(
     `bounds` are training's.
 
     Raises:
-        ArtifactError: when the snapshot was changed, or a file of it is missing.
+        ArtifactError: when the snapshot was changed, a file of it is missing, or a dependency was edited since.
         ConfigError: when the back-end does not have the environment, or a package is not installed.
         EnvironmentFault: when the environment's constructor fails, or a process does not make it in time.
     """
@@ -150,10 +151,12 @@ def restored_definition(folder: Path) -> Definition:
     """A snapshot as a definition that can be constructed: with its archived source, or an importable one that is equal.
 
     Raises:
-        ArtifactError: when the snapshot was changed, a file of it is missing, or its archive cannot be extracted.
+        ArtifactError: when the snapshot was changed, a file of it is missing, its archive cannot be extracted, or a
+            dependency of the recorded release has other files than when the snapshot was taken.
         ConfigError: when the entry point cannot be imported.
     """
     snapshot = load_snapshot(folder)
+    require_same_files(snapshot.dependencies)
     spec = snapshot.spec
     roots = tuple(snapshot.source_roots)
     source = _current(spec.entry_point, roots, snapshot.source_digest) or archived_source(snapshot, folder)

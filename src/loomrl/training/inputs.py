@@ -1,11 +1,13 @@
 """What a trained policy depends on, as one digest: other inputs never resume from its checkpoints."""
 
 import platform
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import Any
 
 from loomrl.algorithms.registry import find_entry_point
-from loomrl.environment.sources.plugins import code_of
+from loomrl.environment.sources.dependencies import with_requirements
+from loomrl.environment.sources.plugins import PluginCode, code_of
 from loomrl.environment.sources.stage_code import stage_code
 from loomrl.errors import ConfigError
 from loomrl.system.files import canonical_json, sha256
@@ -48,13 +50,21 @@ def software(algorithm: str, backend: str = "auto") -> Json:
         ConfigError: when an algorithm's entry point cannot be loaded, or a package of the back-end is not installed.
     """
     point = find_entry_point(algorithm)
-    packages = (*_PACKAGES, *(["envpool"] if backend == "envpool" else []))  # the simulators' are in the snapshot
+    plugin = code_of([point] if point else [])
+    # The simulators' are in the snapshot.
+    packages = {*_PACKAGES, *(["envpool"] if backend == "envpool" else []), *_requirements(plugin)}
     return {
         "code": stage_code("training", algorithm),
-        "plugin": _plugin(point) if point else None,  # LoomRL's own algorithms are in the code above
-        "versions": {name: _version(name) for name in packages},
+        "plugin": _plugin(point, plugin) if point else None,  # LoomRL's own algorithms are in the code above
+        "versions": {name: _version(name) for name in sorted(packages)},
         "python": platform.python_version(),
     }
+
+
+def _requirements(plugin: PluginCode) -> Iterable[str]:
+    """What a plug-in imports of LoomRL's own requirements, and what that requires; of what every algorithm computes
+    with, the version alone counts for others too."""
+    return with_requirements(plugin.requirements.difference(_PACKAGES))
 
 
 def _version(package: str) -> str:
@@ -66,9 +76,9 @@ def _version(package: str) -> str:
         ) from error
 
 
-def _plugin(point: EntryPoint) -> Json:
+def _plugin(point: EntryPoint, code: PluginCode) -> Json:
     """The distribution of an algorithm of others, and the packages it consists of, those it imports included."""
     return {
         "distribution": [point.dist.name, point.dist.version] if point.dist else None,
-        "packages": {package.name: package.digest for package in code_of([point]).packages()},
+        "packages": {package.name: package.digest for package in code.packages()},
     }

@@ -52,6 +52,7 @@ def test_imports_are_followed_and_what_loomrl_requires_is_not(installed: Path) -
         "alone": (installed / "alone.py",),
         "shared_names.inner": (installed / "shared_names" / "inner",),
     }
+    assert found.requirements == {"numpy", "torch"}
     assert code_of([]).packages() == []
 
 
@@ -143,6 +144,40 @@ def test_code_and_data_in_unusual_places_count(others: Path, changed: str, packa
         file.write("# changed")
     after = other_digests()
     assert {name for name in before if before[name] != after[name]} == packages
+
+
+NAMESPACE = {  # what a file imports, `{up}` its namespace -> the file that this runs
+    "from {up}optim import rate": "corp/optim.py",
+    "from {up}shared.optim import rate": "corp/shared/optim.py",
+    "from {up} import optim": "corp/optim.py",
+    "import importlib\nimportlib.import_module('{up}optim', __package__)": "corp/optim.py",
+    "from importlib import import_module\nimport_module('{up}optim', package=__package__)": "corp/optim.py",
+    "import pkgutil\npkgutil.resolve_name('elsewhere:rate')": "elsewhere.py",
+    "import pkgutil\nRATE: str = 'elsewhere:rate'\npkgutil.resolve_name(RATE)": "elsewhere.py",
+    "from importlib import import_module as load\nload('elsewhere')": "elsewhere.py",
+    "import importlib as i\nload = i.import_module\nload('elsewhere')": "elsewhere.py",
+}
+
+
+@pytest.mark.parametrize(("text", "needed"), NAMESPACE.items())
+@pytest.mark.parametrize(
+    ("module", "file", "up"), [("corp.one", "corp/one.py", "."), ("corp.two", "corp/two/__init__.py", "..")]
+)
+def test_what_a_file_in_a_namespace_imports_counts(
+    installed: Path, module: str, file: str, up: str, text: str, needed: str
+) -> None:
+    """A folder without `__init__.py` holds packages and modules, each of which is a root of its own."""
+    for name, content in {file: text.format(up=up), needed: "rate = 1"}.items():
+        (installed / name).parent.mkdir(parents=True, exist_ok=True)
+        (installed / name).write_text(content)
+    importlib.invalidate_caches()
+    point = EntryPoint("corp", module, "loomrl.algorithms")
+    before = digests(code_of([point]))
+    (installed / needed).write_text("rate = 2")
+    after = digests(code_of([point]))
+    root = needed.removesuffix(".py").replace("/", ".")
+    assert before.keys() == {module, root}
+    assert {name for name in before if before[name] != after[name]} == {root}
 
 
 LINKED = {

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from packaging.version import InvalidVersion, Version
 
+from loomrl.environment.sources.installed import edited_digest
 from loomrl.types import DynamicsFingerprint, EnvironmentSnapshot, EnvironmentSpec
 
 _ELSEWHERE = "the arithmetic of another machine"
@@ -60,7 +61,9 @@ def kept_under(others: list[str], snapshot: EnvironmentSnapshot) -> str:
 
 
 def _is_patch(before: str, after: str) -> bool:
-    """3.11.4 and 3.11.9 are one minor release; 1.0 and 1.1 are not."""
+    """3.11.4 and 3.11.9 are one minor release; 1.0 and 1.1 are not, and an edit is no release."""
+    if edited_digest(before) != edited_digest(after):
+        return False
     try:
         first, second = Version(before), Version(after)
     except InvalidVersion:

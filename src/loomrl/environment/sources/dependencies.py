@@ -10,7 +10,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from loomrl.environment.sources.roots import distributions, imported_names, is_installed, parse, python_files
+from loomrl.environment.sources.imports import imported_names, package_of, parse
+from loomrl.environment.sources.installed import exact_version
+from loomrl.environment.sources.roots import distributions, is_installed, python_files
 from loomrl.system.plugins import installed_version
 from loomrl.system.walks import reachable
 
@@ -21,7 +23,7 @@ _OPAQUE = {"loomrl"}
 
 
 def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dict[str, str]:
-    """Versions of Python, of the distributions the code imports, and of all they require, by canonical name.
+    """Exact versions of Python, of the distributions the code imports, and of all they require, by canonical name.
 
     Walks the modules that the entry point's module reaches, so a package's other environments add nothing. Imports
     for type checkers, and inside functions that draw, are left out. What is not installed is left out too: such an
@@ -34,7 +36,7 @@ def dependency_versions(locations: Mapping[str, Path], entry_module: str) -> dic
     tops -= own  # a user's folder may hold a module called like an installed package
     owners = distributions()
     names = {canonicalize_name(name) for top in tops for name in owners.get(top, ())}
-    versions = {name: importlib.metadata.version(name) for name in sorted(with_requirements(names))}
+    versions = {name: exact_version(name) for name in sorted(with_requirements(names))}
     return {"python": platform.python_version(), **versions}
 
 
@@ -81,8 +83,7 @@ def _longest_known(name: str, modules: Mapping[str, Path]) -> str | None:
 
 def _needed_imports(path: Path, module: str = "") -> Iterator[str]:
     """Names a file imports outside functions that draw; relative ones made absolute where `module` is given."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    names = imported_names(_outside_drawing(parse(path)), package if module else None)
+    names = imported_names(_outside_drawing(parse(path)), package_of(path, module))
     return (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 

@@ -1,16 +1,17 @@
 """The code of packages outside LoomRL that a plug-in runs: its own package, and every one that it imports.
 
 A version says what a distribution was when it was published, not what lies on this machine: such code is digested file
-by file. LoomRL's own requirements are not: their versions are pinned, and recorded with what was computed.
+by file. What LoomRL itself requires is not: its versions are pinned, and those of what a plug-in imports are recorded.
 
-Imports are read from the source, those inside functions too, and names that stand in calls of `import_module` and
-`__import__`. Not seen is what a package imports by a name that it computes while it runs, what compiled files import,
-and what a `.pth` file imports when Python starts.
+Imports are read from the source, those inside functions too, and names that stand in calls of `import_module`,
+`__import__` and `pkgutil.resolve_name`. Not seen is what a package imports by a name that it computes while it runs,
+what compiled files import, and what a `.pth` file imports when Python starts.
 """
 
 import ast
 import importlib
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loomrl.environment.sources.dependencies import with_requirements
+from loomrl.environment.sources.imports import imported_names, literal_imports, package_of, parse
 from loomrl.environment.sources.plugin_files import package_files
-from loomrl.environment.sources.roots import distributions, imported_names, literal_imports, parse
+from loomrl.environment.sources.roots import distributions
 from loomrl.environment.sources.source import tar_of
 from loomrl.system.files import canonical_json, sha256, sha256_file
 from loomrl.system.plugins import installed_version
@@ -56,6 +58,7 @@ class PluginCode:
     """The packages that plug-ins' entry points lead to, and their files."""
 
     locations: dict[str, Places]  # of each package, by the name that is imported
+    requirements: frozenset[str]  # distributions that it imports and LoomRL requires too, so that they are not digested
 
     def packages(self) -> list[PluginPackage]:
         """Each package with the digest of what it is now, sorted by name."""
@@ -74,14 +77,20 @@ class PluginCode:
 
 def code_of(points: Iterable[EntryPoint]) -> PluginCode:
     """The packages of plug-ins and, through their imports, all others that are neither Python's nor LoomRL's own."""
+    tops = set[str]()  # of all that is imported
 
     def roots_of(modules: Iterable[str]) -> Iterator[tuple[str, Places]]:
-        return (root for root in map(_root_of, modules) if root is not None)
+        for module in modules:
+            tops.add(module.partition(".")[0])
+            if (root := _root_of(module)) is not None:
+                yield root
 
     def imported(root: tuple[str, Places]) -> Iterator[tuple[str, Places]]:
-        return roots_of(name for path, _ in _files(*root) if path.suffix == ".py" for name in _imports_of(path))
+        return roots_of(name for name in _imports_of(*root) if not f"{name}.".startswith(f"{root[0]}."))
 
-    return PluginCode(dict(reachable(roots_of(point.module for point in points), imported)))
+    locations = dict(reachable(roots_of(point.module for point in points), imported))
+    owners = (owner for top in tops if top in _known() for owner in distributions()[top])
+    return PluginCode(locations, frozenset(map(canonicalize_name, owners)))
 
 
 def _files(name: str, places: Places) -> Iterator[tuple[Path, str]]:
@@ -91,10 +100,19 @@ def _files(name: str, places: Places) -> Iterator[tuple[Path, str]]:
         yield from package_files(place, f"{base}/__path__/{number}" if number else base)
 
 
-def _imports_of(path: Path) -> Iterator[str]:
-    nodes = list(ast.walk(parse(path)))
-    yield from imported_names(nodes)
-    yield from literal_imports(nodes)
+def _imports_of(name: str, places: Places) -> Iterator[str]:
+    """What the Python files of a package import."""
+    for path, member in _files(name, places):
+        if path.suffix == ".py":
+            nodes, module = list(ast.walk(parse(path))), _module_of(member)
+            yield from imported_names(nodes, package_of(path, module))
+            yield from literal_imports(nodes, module, package_of(path, module))
+
+
+def _module_of(member: str) -> str:
+    """The dotted name of a file in the archive, in whichever of its package's places it lies."""
+    path = re.sub(r"/__path__/\d+(?=/)", "", member).removesuffix(".py")
+    return path.removesuffix("/__init__").replace("/", ".")
 
 
 def _root_of(module: str) -> tuple[str, Places] | None:
@@ -142,7 +160,8 @@ def _known() -> frozenset[str]:
     needed = {canonicalize_name(Requirement(text).name) for text in requires("loomrl") or ()}
     pinned = with_requirements(needed)
     owners = distributions().items()
-    return frozenset(name for name, owned_by in owners if pinned >= {canonicalize_name(owner) for owner in owned_by})
+    known = (name for name, owned_by in owners if pinned >= {canonicalize_name(owner) for owner in owned_by})
+    return frozenset(known) - _OWN
 
 
 def _package(name: str, files: list[tuple[Path, str]], is_archived: bool) -> PluginPackage:

@@ -1,6 +1,5 @@
 """Which packages and modules an environment's code consists of, and where they lie."""
 
-import ast
 import importlib.metadata
 import importlib.util
 import os
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from loomrl.environment.sources.importer import find_module
+from loomrl.environment.sources.imports import imports_of
 from loomrl.errors import ArtifactError, ConfigError
 from loomrl.system.walks import reachable
 
@@ -48,63 +48,6 @@ def _top_level_imports(location: Path) -> set[str]:
 def python_files(location: Path) -> list[Path]:
     """The Python files of a package folder or of a module."""
     return [path for path, _ in files_of(location, "") if path.suffix == ".py"]
-
-
-def imports_of(path: Path) -> Iterator[str]:
-    """Absolute names a file imports, anywhere in it. A file that does not parse imports nothing."""
-    return imported_names(ast.walk(parse(path)))
-
-
-def imported_names(nodes: Iterable[ast.AST], package: str | None = None) -> Iterator[str]:
-    """What the imports among syntax nodes name: `a.b` of `from a import b`, whatever `b` is. Relative ones are made
-    absolute where the `package` of their file is given, else left out."""
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (package is not None or not node.level):
-            base = node.module or ""
-            if node.level and package is not None:
-                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*parents, *([base] if base else [])])
-            if base:
-                yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def literal_imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """What calls of `import_module` and `__import__` among syntax nodes name as it stands there; a relative name only
-    where its package stands there too."""
-    for node in nodes:
-        if isinstance(node, ast.Call) and _last_part(node.func) in ("import_module", "__import__"):
-            given = {"name": node.args[:1], "package": node.args[1:2]}
-            given |= {keyword.arg: [keyword.value] for keyword in node.keywords if keyword.arg is not None}
-            name, package = ("".join(map(_text, given[key])) for key in ("name", "package"))
-            if name.startswith("."):
-                name = _absolute(name, package)
-            if name:
-                yield name
-
-
-def _last_part(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def _absolute(name: str, package: str) -> str:
-    try:
-        return importlib.util.resolve_name(name, package)
-    except ImportError:
-        return ""  # no package, or none that many levels up
-
-
-def parse(path: Path) -> ast.Module:
-    """A file's syntax tree; empty where it is not valid Python, as template files are."""
-    try:
-        return ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
 
 
 def installed_locations(module: ModuleType, create: Callable[..., Any]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import loomrl
-from loomrl.environment.sources.roots import imported_names
+from loomrl.environment.sources.imports import imported_names
 from loomrl.system.files import sha256
 
 # How a stage's process is started, reads its settings, counts its processors, reports and records the code of plug-ins,

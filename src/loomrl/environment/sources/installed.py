@@ -1,0 +1,97 @@
+"""Versions of installed distributions, which say so where the files are not those that were published.
+
+A version stands for a distribution's files as long as they are what its RECORD says. Where one was edited in place, or
+the record lists none of them, as in an editable installation, a digest of such files stands behind the version:
+`1.0+edited.0123456789ab`. Not looked at are compiled files, files that are gone or were changed without a later time
+or another size, and distributions that conda or an operating system installed: their records do not fit their files.
+"""
+
+import base64
+import csv
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import distribution
+from pathlib import Path
+
+from loomrl.environment.sources.roots import files_of, find_location
+from loomrl.errors import ArtifactError
+from loomrl.system.files import canonical_json, sha256, sha256_file
+from loomrl.system.plugins import installed_version
+
+_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)\b")
+_NO_CODE = re.compile(r"\.\./|__editable__|[^/]*\.dist-info/")  # scripts, how it is installed, what it is
+_EDITED = re.compile(r"[+.]edited\.([0-9a-f]{12})$")
+_OWN = "loomrl"  # its code counts by the files that each stage runs
+
+
+def exact_version(name: str) -> str:
+    """The version of an installed distribution, with a digest behind where no version stands for its files."""
+    version, edited = distribution(name).version, _edited_files(name)
+    separator = "." if "+" in version else "+"
+    return f"{version}{separator}edited.{sha256(canonical_json(edited))[:12]}" if edited else version
+
+
+def edited_digest(version: str) -> str | None:
+    """The digest in an exact version, of the files that no version stands for; None where it stands for all."""
+    found = _EDITED.search(version)
+    return found and found[1]
+
+
+def require_same_files(recorded: Mapping[str, str]) -> None:
+    """Check installed distributions of the release that is `recorded`, name -> exact version, once in a process: what
+    was imported stays what runs. Other releases are none of this check's business.
+
+    Raises:
+        ArtifactError: where the files of one are not those recorded; names it, a file and the fix.
+    """
+    for name, version in recorded.items():
+        _require_same_files(name, version)
+
+
+@cache
+def _require_same_files(name: str, recorded: str) -> None:
+    release = _EDITED.sub("", recorded)
+    if installed_version(name) == release and (found := exact_version(name)) != recorded:
+        file = next(iter(_edited_files(name)), "a file")
+        raise ArtifactError(
+            f"the snapshot was taken with {name} {recorded}, installed is {found}: {file} differs; undo the change "
+            f"(`pip install --force-reinstall --no-deps {name}=={release}`), or take the snapshot again"
+        )
+
+
+def _edited_files(name: str) -> dict[str, str]:
+    """File -> SHA-256 of what no version stands for."""
+    installed = distribution(name)
+    record = installed.read_text("RECORD")
+    if name == _OWN or record is None or (installed.read_text("INSTALLER") or "").strip() == "conda":
+        return {}
+    rows = list(csv.reader(record.splitlines()))
+    if any(digest and not _NO_CODE.match(file) for file, digest, _ in rows):
+        return dict(_changed(str(installed.locate_file("")), rows))
+    tops = (installed.read_text("top_level.txt") or "").split()
+    places = {top: place for top in tops if (place := find_location(top)) is not None}
+    return {file: sha256_file(path) for top, place in places.items() for path, file in files_of(place, top)}
+
+
+def _changed(folder: str, rows: list[list[str]]) -> Iterator[tuple[str, str]]:
+    """Files with other content than a record's rows say. Only those younger than it, or of another size, are read."""
+    record = next((_status(folder, file) for file, _, _ in rows if file.endswith(".dist-info/RECORD")), None)
+    for file, digest, size in rows:
+        kind, _, expected = digest.partition("=")
+        if kind != "sha256" or _COMPILED.search(file) or _NO_CODE.match(file):
+            continue
+        status = _status(folder, file)
+        if status is None or (record and status.st_mtime_ns <= record.st_mtime_ns and size == str(status.st_size)):
+            continue
+        found = sha256_file(Path(folder, file))
+        if base64.urlsafe_b64encode(bytes.fromhex(found)).rstrip(b"=").decode() != expected:
+            yield file, found
+
+
+def _status(folder: str, file: str) -> os.stat_result | None:
+    try:
+        return os.stat(f"{folder}/{file}")  # of thousands of files, and a Path takes longer than the call
+    except OSError:
+        return None
