@@ -120,6 +120,16 @@ def test_an_edited_dependency_makes_no_environment_under_the_old_snapshot(
     make_env(folder).close()
 
 
+def test_a_snapshot_of_before_made_with_an_editable_installation_warns(site: Path) -> None:
+    """It names a version alone; a published release that was edited is refused all the same."""
+    edit(site / "spec_springs" / "constants.py")
+    with pytest.raises(ArtifactError, match="differs; undo the change"):
+        installed.require_same_files({NAME: "1.0"})
+    make_editable(site)
+    with pytest.warns(UserWarning, match=f"does not say which files of {NAME} 1.0 it was taken with"):
+        installed.require_same_files({NAME: "1.0"})
+
+
 def test_a_version_alone_stands_for_published_files(site: Path) -> None:
     assert exact_version(NAME) == "1.0"
     (site / "spec_springs" / "fast.cpython-311-x86_64-linux-gnu.so").write_text("stripped")

@@ -10,6 +10,7 @@ import base64
 import csv
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import distribution
@@ -53,7 +54,15 @@ def require_same_files(recorded: Mapping[str, str]) -> None:
 @cache
 def _require_same_files(name: str, recorded: str) -> None:
     release = _EDITED.sub("", recorded)
-    if installed_version(name) == release and (found := exact_version(name)) != recorded:
+    if installed_version(name) != release or (found := exact_version(name)) == recorded:
+        return
+    if recorded == release and not _lists_files(name):
+        warnings.warn(
+            f"the snapshot does not say which files of {name} {release} it was taken with, as earlier versions of "
+            "loomrl took it from an editable installation: take it again",
+            stacklevel=2,
+        )
+    else:
         file = next(iter(_edited_files(name)), "a file")
         raise ArtifactError(
             f"the snapshot was taken with {name} {recorded}, installed is {found}: {file} differs; undo the change "
@@ -67,12 +76,17 @@ def _edited_files(name: str) -> dict[str, str]:
     record = installed.read_text("RECORD")
     if name == _OWN or record is None or (installed.read_text("INSTALLER") or "").strip() == "conda":
         return {}
-    rows = list(csv.reader(record.splitlines()))
-    if any(digest and not _NO_CODE.match(file) for file, digest, _ in rows):
-        return dict(_changed(str(installed.locate_file("")), rows))
+    if _lists_files(name):
+        return dict(_changed(str(installed.locate_file("")), list(csv.reader(record.splitlines()))))
     tops = (installed.read_text("top_level.txt") or "").split()
     places = {top: place for top in tops if (place := find_location(top)) is not None}
     return {file: sha256_file(path) for top, place in places.items() for path, file in files_of(place, top)}
+
+
+def _lists_files(name: str) -> bool:
+    """Whether an installed distribution's RECORD lists its code; that of an editable installation does not."""
+    rows = csv.reader((distribution(name).read_text("RECORD") or "").splitlines())
+    return any(digest and not _NO_CODE.match(file) for file, digest, _ in rows)
 
 
 def _changed(folder: str, rows: list[list[str]]) -> Iterator[tuple[str, str]]:
