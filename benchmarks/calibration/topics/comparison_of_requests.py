@@ -7,9 +7,7 @@ at most 5 % of the streams; bounds of the mean difference cover it; a difference
 """
 
 import asyncio
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks.calibration.home import temporary_home
 from benchmarks.calibration.topic import Setting, at_most, covers, finds
 from loomrl.promotion.comparison.config import ComparisonConfig
 from loomrl.promotion.comparison.live import LiveComparison, compare_live
@@ -64,20 +63,11 @@ class Fleet:
 @contextmanager
 def _server(seed: int) -> Iterator[tuple[Inside, str]]:
     """With the folder of the challenger."""
-    before = os.environ.get("LOOMRL_HOME")
-    with tempfile.TemporaryDirectory(prefix="loomrl-calibration-") as home:
-        os.environ["LOOMRL_HOME"] = home
-        try:
-            folders = [
-                str(discrete_folder(Path(home) / name, sign * BALANCING)) for name, sign in (("a", 1), ("b", -1))
-            ]
-            settings = ServerSettings("cartpole", folders={"champion": Path(folders[0])}, rate=1e9, seed=seed)
-            with Inside(settings) as server:
-                yield server, folders[1]
-        finally:
-            del os.environ["LOOMRL_HOME"]
-            if before is not None:
-                os.environ["LOOMRL_HOME"] = before
+    with temporary_home() as home:
+        folders = [str(discrete_folder(home / name, sign * BALANCING)) for name, sign in (("a", 1), ("b", -1))]
+        settings = ServerSettings("cartpole", folders={"champion": Path(folders[0])}, rate=1e9, seed=seed)
+        with Inside(settings) as server:
+            yield server, folders[1]
 
 
 async def _play(fleet: Fleet, server: Inside, challenger: str, rng: np.random.Generator, number: int) -> str:

@@ -9,11 +9,8 @@ goes wrong in production.
 """
 
 import asyncio
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +20,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.calibration.home import temporary_home
 from benchmarks.calibration.topic import Rate, Setting, at_most, covers
 from loomrl.promotion.comparison.off_policy.config import OffPolicyConfig
 from loomrl.promotion.comparison.off_policy.report import OffPolicyReport, estimate
@@ -204,22 +202,9 @@ def _mean_value(world: World, chances: Floats, steps: int) -> float:
 # --- servers ----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _home() -> Iterator[Path]:
-    before = os.environ.get("LOOMRL_HOME")
-    with tempfile.TemporaryDirectory(prefix="loomrl-calibration-") as folder:
-        os.environ["LOOMRL_HOME"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            del os.environ["LOOMRL_HOME"]
-            if before is not None:
-                os.environ["LOOMRL_HOME"] = before
-
-
 def _reports(case: Case, rng: np.random.Generator, num_logs: int) -> Iterator[tuple[OffPolicyReport, float, float]]:
     """Of each log, with the challenger's value and its improvement."""
-    with _home() as home:
+    with temporary_home() as home:
         folders = [discrete_folder(home / name, weights) for name, weights in (("a", MOVES_ON), ("b", STAYS))]
         since: dict[str, int] = {}
         plays = [Play(case, one, str(number)) for number, one in enumerate(rng.spawn(num_logs))]

@@ -405,7 +405,8 @@ def _by_request(records: Iterable[Json]) -> Iterator[Json]:
     """Those of one request at one time: who is dealt what must not tell who comes first."""
     times = RequestTimes()
     for record in records:
-        yield record | {"timestamp": times.of(record)} if record["kind"] == DECISION else record
+        time = times.of(record) if record["kind"] == DECISION else record["timestamp"]
+        yield record if time == record["timestamp"] else record | {"timestamp": time}
 
 
 def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:
