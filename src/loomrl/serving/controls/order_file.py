@@ -26,7 +26,7 @@ from loomrl.system.schema import Document
 FORMAT = 3  # one more with every key, or kind of order, that the version before could not read
 _SINCE = {"lost": 3}  # which keys need which format; a file without them has the one before
 DAMAGES = (ValueError, TypeError, LookupError, AttributeError, RecursionError, IsADirectoryError)  # as it is read
-MAX_REASON = 500  # characters of what is wrong with a file
+_MAX_REASON = 500  # characters of what is wrong with a file
 _EARLIER = {"controls", "countdowns", "replaced"}  # the keys that files without a format may have
 
 
@@ -131,14 +131,14 @@ def found_in(path: Path) -> Found:
     except NewerFormat as error:
         return Found(closed=f"{path} is left alone, for a newer LoomRL wrote it: {error}; use that one")
     except DAMAGES as error:
-        return Found(damage=on_one_line(f"{path} is damaged: {error}")[:MAX_REASON])
+        return Found(damage=stated(f"{path} is damaged: {error}"))
     except OSError as error:
         return Found(closed=f"{path} cannot be read: {error.strerror}; check the disk", is_unread=True)
     if saved.is_from_before_countdowns:
         left = {one.id: Countdown.of(_left_by_the_wall_clock(one)) for _, one in with_an_end(saved.controls)}
         saved = saved.model_copy(update={"countdowns": left})
     why = _unreadable(saved)
-    return Found(saved, why and on_one_line(f"{path} is damaged: {why}")[:MAX_REASON], is_sealed=is_sealed)
+    return Found(saved, why and stated(f"{path} is damaged: {why}"), is_sealed=is_sealed)
 
 
 def found_in_reserve(reserve: Reserve) -> Found:
@@ -156,7 +156,7 @@ def found_in_reserve(reserve: Reserve) -> Found:
     except (NewerFormat, *DAMAGES) as error:
         saved, why = SavedControls(), str(error)
     left_alone = f"{reserve.path} is left alone, for this LoomRL cannot read it: {why}; use a newer one, or remove it"
-    return Found(saved, closed=why and on_one_line(left_alone)[:MAX_REASON])
+    return Found(saved, closed=why and stated(left_alone))
 
 
 def _unreadable(saved: SavedControls) -> str | None:
@@ -168,3 +168,8 @@ def _unreadable(saved: SavedControls) -> str | None:
 def _left_by_the_wall_clock(one: Override) -> float:
     """Seconds, of an override with an end; at most its lifetime."""
     return min(max((one.expires or 0.0) - time.time(), 0.0), one.lifetime_seconds or 0.0)
+
+
+def stated(why: str) -> str:
+    """What is wrong with a file, as answers and orders tell it: on one line, and not too long."""
+    return on_one_line(why)[:_MAX_REASON]

@@ -16,10 +16,9 @@ from pathlib import Path
 import filelock
 
 from loomrl.errors import ArtifactError
-from loomrl.serving.controls.order_file import MAX_REASON, Found, SavedControls, found_in, found_in_reserve
+from loomrl.serving.controls.order_file import Found, SavedControls, found_in, found_in_reserve, stated
 from loomrl.storage.audit.reserve import Reserve, TooLong
 from loomrl.storage.loomdb.records import Control
-from loomrl.system.plain import on_one_line
 
 log = logging.getLogger(__name__)
 _NUM_REPLACED_IN_RESERVE = 2  # where room is short, besides those that stand in the file
@@ -75,7 +74,7 @@ class Kept:
         why = self.reserve.damage
         if self.file.damage is not None and self.closed is None and not self.copy.is_whole:
             why = f"{self.file.damage}, and there is no whole copy of it"
-        return why and f"{on_one_line(why)[:MAX_REASON]}: {_MISSING}"
+        return why and f"{stated(why)}: {_MISSING}"
 
     @property
     def is_outdated(self) -> bool:
