@@ -175,7 +175,8 @@ def misfits(space: spaces.Space[Any], values: NDArray[Any]) -> NDArray[np.bool_]
     whole = space.whole if isinstance(space, FlatBox) else low.dtype.kind != "f"
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(values.astype(space.dtype) if np.dtype(space.dtype).kind == "f" else values)
-        return ~finite | (whole & ((values % 1 != 0) | (values < low) | (values > high)))
+        strange: NDArray[np.bool_] = ~finite | (whole & ((values % 1 != 0) | (values < low) | (values > high)))
+    return strange
 
 
 def _named_leaves(space: spaces.Space[Any], name: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
