@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from loomrl import PPOTrainer, VectorizedEnv, register_environment
+from loomrl.environment import registry
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.environment.ids import current_id
 from loomrl.environment.resolve import resolve
@@ -34,9 +35,14 @@ def test_other_ids_are_left_alone(kept: str) -> None:
         assert current_id(kept) == kept
 
 
-def test_what_is_registered_under_an_old_id_keeps_it(loomrl_home: Path) -> None:
-    register_environment("Pendulum-v0", "gymnasium.envs.classic_control:CartPoleEnv", "1.0.0", max_episode_steps=9)
-    assert resolve(EnvironmentConfig(id="Pendulum-v0"), Path()).max_episode_steps == 9
+@pytest.mark.parametrize("name", ["Pendulum-v0", "Hopper-v1"])
+def test_what_was_registered_under_an_old_id_keeps_it(
+    name: str, loomrl_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as once:
+        once.setattr(registry, "_taken", lambda name: None)  # as it was before such names were refused
+        register_environment(name, "gymnasium.envs.classic_control:CartPoleEnv", "1.0.0", max_episode_steps=9)
+    assert resolve(EnvironmentConfig(id=name), Path()).max_episode_steps == 9
 
 
 def test_unknown_ids_are_named(loomrl_home: Path) -> None:

@@ -111,7 +111,12 @@ def test_registered_code_that_is_broken_now(rooms: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("CartPole-v1", THERMOSTAT, "1"), "'CartPole-v1' is a Gymnasium id"),
+        (("CartPole-v1", THERMOSTAT, "1"), "'CartPole-v1' is a Gymnasium id, usable as it is; choose another name"),
+        (("loomrl/Math-v0", THERMOSTAT, "1"), "'loomrl/Math-v0' is a Gymnasium id, usable as it is"),
+        (("Hopper-v1", THERMOSTAT, "1"), "'Hopper-v1' is a Gymnasium id of old, which stands for Hopper-v5; choose an"),
+        (("Pendulum-v0", THERMOSTAT, "1"), "'Pendulum-v0' is a Gymnasium id of old, which stands for Pendulum-v1"),
+        (("math", THERMOSTAT, "1"), "'math' is a domain of LoomRL Gym; choose another name"),
+        (("tool_call", THERMOSTAT, "1"), "'tool_call' is a domain of LoomRL Gym"),
         (("", THERMOSTAT, "1"), "must not be empty"),
         (("x", THERMOSTAT, "1", 0), "max_episode_steps is 0"),
         (("x", THERMOSTAT, "1", None, None, {"a": {1, 2}}), "kwargs must be JSON values"),

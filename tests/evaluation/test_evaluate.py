@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
+from loomrl.environment.collecting.episode_log import succeeded
 from loomrl.environment.config import EnvironmentConfig
 from loomrl.errors import ArtifactError, GateRefused
 from loomrl.evaluation import evaluate
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.data_gate import VALIDATION, DataValidation
-from loomrl.evaluation.evaluate import evaluate_policy, evaluation_digest, succeeded
+from loomrl.evaluation.evaluate import evaluate_policy, evaluation_digest
 from loomrl.evaluation.picture import draw_returns
 from loomrl.evaluation.tables import EPISODES, TRAJECTORIES, read_table
 from loomrl.statistics.intervals import clopper_pearson, interquartile_mean
@@ -176,7 +177,7 @@ def an_episode(total: float, success: bool | None) -> Episode:
 def test_success(
     success: bool | None, configured: float | None, threshold: float | None, expected: bool | None
 ) -> None:
-    assert succeeded(an_episode(10.0, success), configured, threshold) is expected
+    assert succeeded(success, 10.0, configured, threshold) is expected
 
 
 @pytest.mark.parametrize("returns", [[500.0] * 4, [-3.5, 0.0, 1e6], [0.0]])

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,26 @@ def test_compute_loss_takes_one_number_each_as_a_column_and_no_other_shape() -> 
                 trainer.compute_loss(data | {name: wrong})
     with pytest.raises(ConfigError, match=r"states has the shape \(6, 3\); it must be \(6, 4\)"):
         trainer.compute_loss(data | {"states": torch.zeros(6, 3)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("actions", 0.5, r"actions has 0.5 in row 2; it must fit Discrete\(2\)"),
+        ("actions", 2, r"actions has 2 in row 2; it must fit Discrete\(2\)"),
+        ("actions", -1, "actions has -1 in row 2"),
+        ("states", math.inf, r"states has inf in row 2; it must fit Box"),
+        ("advantages", math.nan, "advantages has nan in row 2; it must be finite"),
+        ("old_log_probs", -math.inf, "old_log_probs has -inf in row 2"),
+        ("returns", math.inf, "returns has inf in row 2"),
+    ],
+)
+def test_compute_loss_names_values_that_cannot_be(name: str, value: float, message: str) -> None:
+    data = batch()
+    wrong = data[name].float() if isinstance(value, float) else data[name].clone()
+    wrong[2] = value
+    with pytest.raises(ConfigError, match=f"compute_loss: {message}"):
+        PPOTrainer(SMALL).compute_loss(data | {name: wrong})
 
 
 SECTIONS: dict[str, Any] = {

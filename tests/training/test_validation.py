@@ -77,6 +77,44 @@ def test_the_success_rate_is_the_share_of_episodes_that_reach_the_success_return
     assert by_threshold.play(policy, 10)["success_rate"] == 1.0
 
 
+class Judged(Echo):
+    """Says itself what a success is: to have done less than 5. With an odd seed it says nothing."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        self.is_silent = bool(seed and seed % 2)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        obs, reward, *flags, _ = super().step(action)
+        return obs, reward, *flags, {} if self.is_silent else {"is_success": reward < 5.0}
+
+
+@pytest.mark.parametrize(
+    ("success_return", "reward_threshold", "rates"),
+    [
+        (None, None, [1.0, 0.0]),  # of the episodes of which it is known
+        (None, 6.0, [0.5, 0.5]),
+        (6.0, None, [0.0, 1.0]),
+        (6.0, 0.0, [0.0, 1.0]),
+    ],
+)
+def test_success_is_what_it_is_in_evaluation(
+    success_return: float | None, reward_threshold: float | None, rates: list[float]
+) -> None:
+    def judged(num_envs: int, autoreset: str) -> VectorEnv[Any, Any, Any]:
+        return SyncVectorEnv([Judged] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+    config = ValidationConfig(num_episodes=2, success_return=success_return)
+    validation = Validation(config, judged, reward_threshold)
+    policy = ActorCriticPolicy.for_spaces("ppo", Echo.observation_space, Echo.action_space, (4,), "tanh", False)
+    found = []
+    for value in (1.0, 7.0):
+        with torch.no_grad():
+            policy.head.mean.bias.fill_(value)
+        found.append(validation.play(policy, 10)["success_rate"])
+    assert found == rates
+
+
 def test_the_best_policy_is_kept_and_of_equals_the_latest() -> None:
     validation = validated([1, 7, 3, 7, 2])
     assert (validation.best_return, validation.best_step) == (7.0, 40)

@@ -5,11 +5,10 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gymnasium.envs.registration import registry as gymnasium_registry
-
 from loomrl.environment.check import check_environment
 from loomrl.environment.construct import construct_as_declared
-from loomrl.environment.resolve import Definition, plain
+from loomrl.environment.ids import is_reserved, successor
+from loomrl.environment.resolve import Definition, find_gymnasium_spec, plain
 from loomrl.environment.sources.source import build_archive, load_source
 from loomrl.errors import ConfigError
 from loomrl.system.files import sha256
@@ -44,8 +43,8 @@ def register_environment(
         database: default: the LoomDB of this project.
 
     Raises:
-        ConfigError: when the entry point cannot be imported, does not take `kwargs` or breaks the API, the name is a
-            Gymnasium id, a value is impossible, or the version is registered with other content.
+        ConfigError: when the entry point cannot be imported, does not take `kwargs` or breaks the API, the name means
+            something else already, a value is impossible, or the version is registered with other content.
         EnvironmentFault: when its constructor fails.
         ServiceError: when LoomDB cannot be reached. After any of these nothing is registered.
     """
@@ -99,7 +98,16 @@ def _require_conforming(definition: Definition) -> None:
 def _check(name: str, version: str, max_episode_steps: int | None) -> None:
     if not name.strip() or not str(version).strip():
         raise ConfigError("register_environment: `name` and `version` must not be empty")
-    if name in gymnasium_registry:
-        raise ConfigError(f"register_environment: {name!r} is a Gymnasium id, usable as it is; choose another name")
+    if taken := _taken(name):
+        raise ConfigError(f"register_environment: {name!r} is {taken}; choose another name")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise ConfigError(f"register_environment: max_episode_steps is {max_episode_steps}; it must be at least 1")
+
+
+def _taken(name: str) -> str | None:
+    """What a name means without any registration; None where it is free."""
+    if find_gymnasium_spec(name) is not None:
+        return "a Gymnasium id, usable as it is"
+    if (current := successor(name)) is not None:
+        return f"a Gymnasium id of old, which stands for {current}"
+    return "a domain of LoomRL Gym" if is_reserved(name) else None

@@ -47,8 +47,9 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
 
     A name registered in LoomDB with its version is immutable, source included, so resolving one inside a DVC stage
     does not make the stage depend on anything that changes. Without `version` the newest is taken: pin one where
-    a policy must stay reproducible. No registration can hide a Gymnasium id: LoomDB refuses those names. An id whose
-    version Gymnasium has retired becomes the current one, with a warning (`loomrl.environment.ids`).
+    a policy must stay reproducible. No registration can hide a Gymnasium id: `register_environment` refuses its name.
+    An id whose version Gymnasium has retired becomes the current one, with a warning (`loomrl.environment.ids`), unless
+    it was registered when that was not refused yet.
 
     With `live` the code of a registered environment is taken from where it was registered from, if it is still there,
     and not from LoomDB: what `verify` compares.
@@ -77,7 +78,7 @@ def resolve(config: EnvironmentConfig, project: Path, live: bool = False) -> Def
 def _by_name(config: EnvironmentConfig, live: bool) -> Definition:
     """What has the config's id: in Gymnasium, else in LoomDB, else in Gymnasium under its current version."""
     found = _from_gymnasium(config)
-    if found is None and not is_retired(config.id):
+    if found is None:
         found = _from_loomdb(config, live)
     if found is None and (current := current_id(config.id)) != config.id:
         found = _from_gymnasium(config.model_copy(update={"id": current}))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from loomrl.environment.collecting.episode_log import succeeded
 from loomrl.evaluation.config import EvaluationConfig
 from loomrl.evaluation.data_gate import VALIDATION, require_valid, validate
 from loomrl.evaluation.expectations import SPACES
@@ -49,7 +50,7 @@ def evaluate_policy(
     seeds = list(config.seeds)
     episodes = play(policy.act, snapshot_folder, seeds, config.num_envs, "evaluation")
     threshold = snapshot.spec.reward_threshold if config.success_return is None else config.success_return
-    successes = [succeeded(episode, config.success_return, threshold) for episode in episodes]
+    successes = [succeeded(one.success, one.episode_return, config.success_return, threshold) for one in episodes]
 
     output_folder.mkdir(parents=True, exist_ok=True)
     spaces = {"observation": snapshot.spec.observation, "action": snapshot.spec.action}
@@ -132,17 +133,6 @@ def play(act: ActFunction, snapshot_folder: Path, seeds: Sequence[int], num_envs
             reporter.update(len(done), mean_return=sum(done) / len(done))
 
         return run_episodes(envs, act, seeds, np.random.default_rng(seeds[0]), on_episode=told)
-
-
-def succeeded(episode: Episode, success_return: float | None, threshold: float | None) -> bool | None:
-    """Whether an episode counts as a success.
-
-    By the configured return if there is one, else by the environment's own signal, else by its reward threshold;
-    None where none of them exists.
-    """
-    if success_return is None and episode.success is not None:
-        return episode.success
-    return None if threshold is None else episode.episode_return >= threshold
 
 
 def _interval(config: EvaluationConfig, values: FloatArray, statistic: Statistic, stream: int) -> Interval:

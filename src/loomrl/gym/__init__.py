@@ -1,9 +1,13 @@
-"""Environments that come with LoomRL. Importing this registers those that have a Gymnasium id."""
+"""Environments that come with LoomRL. Importing this registers those that have a Gymnasium id, and reserves the
+names of domains."""
 
 import pkgutil
 from pathlib import Path
 
 from gymnasium import register
+
+from loomrl.environment.ids import reserve
+from loomrl.system.plugins import DOMAINS, plugin_points
 
 _ROBOTS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 for _name in _ROBOTS:
@@ -15,3 +19,6 @@ for _name in _ROBOTS:
 for _module in pkgutil.iter_modules([str(Path(__file__).parent / "domains")]):
     _camel = "".join(part.capitalize() for part in _module.name.split("_"))
     register(id=f"loomrl/{_camel}-v0", entry_point=f"loomrl.gym.domains.{_module.name}:Environment")
+    reserve(_module.name)
+for _point in plugin_points(DOMAINS):
+    reserve(_point.name)

@@ -30,7 +30,8 @@ class ValidationConfig(Section):
         stop_at_return: training stops when the mean return reaches it in `stop_after_validations` in a row; None:
             never.
         objective: the key of a number in each step's info, which is summed over an episode and recorded; None: nothing.
-        success_return: from which return on an episode succeeds; None: the environment's `reward_threshold`.
+        success_return: from which return on an episode succeeds; None: what the environment's `is_success` says, else
+            its `reward_threshold`.
     """
 
     interval_env_steps: int = Field(default=20_000, ge=1)
@@ -41,7 +42,7 @@ class ValidationConfig(Section):
     stop_at_return: float | None = None  # good enough: stop when the mean reaches it ...
     stop_after_validations: int = Field(default=1, ge=1)  # ... in this many validations in a row
     objective: str | None = None  # a number in the info of each step, summed over an episode, to be recorded beside it
-    success_return: float | None = None  # of an episode that succeeds; default: the environment's reward_threshold
+    success_return: float | None = None  # default: the environment's `is_success`, else its reward_threshold
 
     @property
     def seeds(self) -> range:

@@ -29,6 +29,7 @@ from loomrl.environment.construct import spaces_of
 from loomrl.environment.resolve import Definition, resolve
 from loomrl.environment.vector.choose import Autoreset, choose, make_vector
 from loomrl.environment.vector.recipe import Recipe
+from loomrl.environment.wrappers.flat import misfits
 from loomrl.errors import ConfigError
 from loomrl.system import events
 from loomrl.system.schema import ArgumentSection
@@ -184,7 +185,8 @@ class PPOTrainer:
                 `values` (N,): those of the policy that acted. What is one number each may be (N, 1).
 
         Raises:
-            ConfigError: when a key is missing, or has another shape.
+            ConfigError: when a key is missing, has another shape, or a number that is not finite or not in the space of
+                states or actions.
         """
         from loomrl.algorithms.ppo import learner
 
@@ -320,4 +322,15 @@ def _tensors(
             tensors[key] = tensors[key].squeeze(-1)
         elif found != shape or num == 0:
             raise ConfigError(f"compute_loss: {key} has the shape {found}; it must be {shape} for {num} transitions")
+        _demand_values(key, tensors[key], {"states": observation, "actions": action}.get(key))
     return tensors
+
+
+def _demand_values(key: str, tensor: "Tensor", space: spaces.Space[Any] | None) -> None:
+    """Raise `ConfigError` for a number that no element of the space has, or, without a space, is not finite."""
+    values = (tensor.double() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
+    wrong = ~np.isfinite(values) if space is None else misfits(space, values)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        needed = "be finite" if space is None else f"fit {space}"
+        raise ConfigError(f"compute_loss: {key} has {values[place]} in row {place[0]}; it must {needed}")

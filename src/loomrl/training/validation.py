@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loomrl.algorithms.base import LearntPolicy
 from loomrl.environment.collecting.collector import run_episodes
-from loomrl.environment.collecting.episode_log import summed
+from loomrl.environment.collecting.episode_log import succeeded, summed
 from loomrl.environment.vector.choose import Autoreset
 from loomrl.training.config import ValidationConfig
 from loomrl.types import Episode, FloatArray, Json
@@ -39,7 +39,7 @@ class Validation:
 
     def __init__(self, config: ValidationConfig, make_envs: MakeEnvs, reward_threshold: float | None = None) -> None:
         self.config = config
-        self._success_return = reward_threshold if config.success_return is None else config.success_return
+        self._reward_threshold = reward_threshold
         self._make_envs = make_envs
         self.rows: list[Json] = []
         self.best: dict[str, NDArray[Any]] = {}  # the policy's state
@@ -77,8 +77,8 @@ class Validation:
             "max_return": float(np.max(returns)),
             "mean_length": float(np.mean(lengths)),
         }
-        if self._success_return is not None:
-            row["success_rate"] = float(np.mean(np.asarray(returns) >= self._success_return))
+        if successes := self._successes(returns, told):
+            row["success_rate"] = float(np.mean(successes))
         costs = [cost for episode in told if (cost := episode.episode_cost) is not None]
         if costs:
             row["mean_cost"] = float(np.mean(costs))
@@ -101,6 +101,15 @@ class Validation:
                 return returns, lengths, ()
             episodes = run_episodes(envs, policy.act, config.seeds, np.random.default_rng(0))
         return [episode.episode_return for episode in episodes], [episode.length for episode in episodes], episodes
+
+    def _successes(self, returns: Sequence[float] | FloatArray, told: Sequence[Episode]) -> list[bool]:
+        """Of the episodes of which it is known. Those that a policy can `play` by itself tell nothing of it."""
+        verdicts = [episode.success for episode in told] or [None] * len(returns)
+        found = [
+            succeeded(verdict, float(earned), self.config.success_return, self._reward_threshold)
+            for verdict, earned in zip(verdicts, returns, strict=True)
+        ]
+        return [success for success in found if success is not None]
 
     @contextmanager
     def _environments(self) -> Iterator[VectorEnv[Any, Any, Any]]:

@@ -206,6 +206,29 @@ def test_wrong_calls_are_named(backend: str, name: str) -> None:
             envs.reset(seed=[1, 2])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [("serial", "CartPole-v1"), ("serial", "Pendulum-v1"), ("processes", "CartPole-v1"), *EXACT[:1]],
+)
+def test_wrong_actions_reach_no_environment(backend: str, name: str) -> None:
+    with made(backend, name) as envs, made(backend, name) as untouched:
+        assert_same(envs.reset(seed=0), untouched.reset(seed=0))
+        right = envs.action_space.sample()
+        wrong: list[tuple[Any, str]] = [
+            (right[:2], r"actions have shape \(2,.*is needed"),
+            (np.concatenate([right, right]), r"actions have shape \(6,"),
+            (right[:, None], "actions have shape"),
+            ([[0], [0, 1], [0]], "actions are no array"),
+            (np.full(right.shape, "left"), "actions have dtype"),
+        ]
+        if right.dtype.kind == "i":
+            wrong.append((right + 0.7, f"environment '{name}': actions have dtype float64; int64 is needed"))
+        for actions, message in wrong:
+            with pytest.raises(EnvironmentFault, match=message):
+                envs.step(actions)
+        assert_same(envs.step(right), untouched.step(right))
+
+
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_no_number_of_an_info_is_cut_to_the_type_of_the_first_one(backend: str) -> None:
     definition = resolve(EnvironmentConfig(id="Tells", entry_point="telling_env:Tells"), Path("."))

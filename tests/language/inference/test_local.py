@@ -2,12 +2,16 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 
 from loomrl import InferenceEngine, PPOTrainer
+from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.environment.wrappers.flat import FlatBox
 from loomrl.errors import ArtifactError, ConfigError, ServiceError
 from loomrl.language.inference import Sampling
 from loomrl.language.inference.local import LocalEngine
@@ -98,9 +102,9 @@ def test_wrong_calls_are_refused(loomrl_home: Path) -> None:
             engine.load_policy(texts)
         with pytest.raises(ConfigError, match="answers observations, not texts"):
             engine.complete(["1+2="])
-        with pytest.raises(ConfigError, match=r"a state has the shape \(3,\); the policy observes \(4,\)"):
+        with pytest.raises(ConfigError, match=r"state 0 has the shape \(3,\); the policy observes \(4,\)"):
             engine.generate_rollouts([np.zeros(3)])
-        with pytest.raises(ConfigError, match="not finite"):
+        with pytest.raises(ConfigError, match="state 0 holds nan"):
             engine.generate_rollouts([np.full(4, np.nan)])
         with pytest.raises(ConfigError, match="n is -1"):
             engine.generate_rollouts([np.zeros(4)], n=-1)
@@ -115,3 +119,28 @@ def test_wrong_calls_are_refused(loomrl_home: Path) -> None:
             engine.generate_rollouts([np.zeros(4)], sampling=Sampling(temperature=0.5))
         with pytest.raises(ConfigError, match="other observations or actions"):
             engine.load_policy(other)
+
+
+@pytest.mark.parametrize(
+    ("space", "right", "wrong"),
+    [
+        (gymnasium.spaces.Discrete(3), [0, 2, np.int8(1)], [3, -1, 1.7, np.nan]),
+        (gymnasium.spaces.Discrete(3, start=5), [5, 7], [0, 8]),
+        (gymnasium.spaces.Box(0, 255, (2,), np.uint8), [[0, 255]], [[300, 0], [0, -1], [1.5, 0]]),
+        (gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32), [[0, 1], [0.1, 1.5]], [[0, 1e300], [np.inf, 0], "ab"]),
+        (gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32), [], [["a", "b"], [[1], [1, 2]], None, [None, 0]]),
+        (FlatBox(gymnasium.spaces.MultiDiscrete([3, 4])), [[2, 3]], [[3, 0], [0, -1], [0.5, 0]]),
+    ],
+)
+def test_no_observation_is_altered(space: gymnasium.Space[Any], right: list[Any], wrong: list[Any]) -> None:
+    policy = ActorCriticPolicy.for_spaces("ppo", space, gymnasium.spaces.Discrete(2), (4,), "tanh", False)
+    with InferenceEngine() as engine:
+        engine.load_policy(policy)
+        for state in right:
+            (rollout,) = engine.generate_rollouts([state])
+            assert rollout.state.dtype == space.dtype
+            np.testing.assert_allclose(rollout.state, state, rtol=1e-6)
+        for state in wrong:
+            fits = np.zeros(space.shape) + (space.start if isinstance(space, gymnasium.spaces.Discrete) else 0)
+            with pytest.raises(ConfigError, match=r"state 1 .*the policy observes .*"):
+                engine.generate_rollouts([fits, state])

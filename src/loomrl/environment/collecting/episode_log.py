@@ -188,6 +188,20 @@ def _success(info: Mapping[str, FloatArray]) -> bool | None:
     return None
 
 
+def succeeded(
+    verdict: bool | None, episode_return: float, success_return: float | None, reward_threshold: float | None
+) -> bool | None:
+    """Whether an episode counts as a success.
+
+    By the configured return if there is one, else by the environment's own `verdict`, else by its reward threshold;
+    None where none of them exists.
+    """
+    if success_return is None and verdict is not None:
+        return verdict
+    threshold = reward_threshold if success_return is None else success_return
+    return None if threshold is None else episode_return >= threshold
+
+
 def summed(key: str, episodes: Sequence[Episode], place: str) -> list[float]:
     """The sum of a number of the infos over each episode: 0 in one that never told it, if another one did.
 

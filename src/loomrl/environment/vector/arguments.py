@@ -15,6 +15,8 @@ from loomrl.errors import ConfigError, EnvironmentFault
 Seeds = int | Sequence[int | None] | None
 Options = dict[str, Any] | None
 
+_CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
 
 def show_like(envs: VectorEnv[Any, Any, Any], env: gymnasium.Env[Any, Any], num_envs: int, mode: AutoresetMode) -> None:
     """Set the spaces of a vector to those of `num_envs` environments like `env`, and how it begins their episodes."""
@@ -62,11 +64,21 @@ def check_actions(actions: Any, space: spaces.Space[Any], num_envs: int, name: s
     Raises:
         EnvironmentFault: naming the shape or dtype that is wrong.
     """
-    found = np.asarray(actions)
-    shape = (num_envs, *(space.shape or ()))
+    demand_actions(actions, space, num_envs, name)
+    return np.asarray(actions).astype(space.dtype, copy=False)
+
+
+def demand_actions(actions: Any, space: spaces.Space[Any], num_envs: int, name: str) -> None:
+    """Raise `EnvironmentFault` for actions that are not (B, *shape), or whose dtype does not fit the space. Those of
+    spaces that are no array, such as Dict, are not looked at."""
+    if space.shape is None:
+        return
+    try:
+        found = np.asarray(actions)
+    except ValueError as error:
+        raise EnvironmentFault(f"environment {name!r}: actions are no array: {error}") from error
+    shape = (num_envs, *space.shape)
     if found.shape != shape:
         raise EnvironmentFault(f"environment {name!r}: actions have shape {found.shape}; {shape} is needed")
-    kinds = "iu" if isinstance(space, spaces.Discrete) else "fiu"
-    if found.dtype.kind not in kinds:
+    if found.dtype.kind not in ("biu" if isinstance(space, _CHOICES) else "fiu"):
         raise EnvironmentFault(f"environment {name!r}: actions have dtype {found.dtype}; {space.dtype} is needed")
-    return found.astype(space.dtype, copy=False)

@@ -4,14 +4,16 @@ Every episode gets a seed of its own, so that the actions of the one under way a
 it, the environment is reset with that seed and takes these actions again. Shapes: B environments, at most L actions.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
 from loomrl.environment.seeds import FIRST_TRAINING_SEED
+from loomrl.environment.vector.arguments import demand_actions
 from loomrl.environment.vector.infos import UncutInfos
 from loomrl.environment.vector.states import State
 
@@ -149,7 +151,21 @@ class SavedByActions:
 
 
 class SerialVectorEnv(UncutInfos, SyncVectorEnv):
-    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with infos that are not cut."""
+    """Gymnasium's `SyncVectorEnv`, one environment after the other in this process, with infos that are not cut, and
+    actions that are checked before any environment sees one."""
+
+    def __init__(self, name: str, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]], mode: AutoresetMode) -> None:
+        self._name = name
+        super().__init__(makers, autoreset_mode=mode)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all environments: observations (B, *obs), rewards, terminated, truncated (B,), and the info.
+
+        Raises:
+            EnvironmentFault: for actions of another shape or kind, and when an environment fails.
+        """
+        demand_actions(actions, self.single_action_space, self.num_envs, self._name)
+        return super().step(actions)
 
 
 class ResumableSyncVectorEnv(SavedByActions, SerialVectorEnv):

@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from loomrl.environment.vector.arguments import Options, Seeds, seed_list
+from loomrl.environment.vector.arguments import Options, Seeds, demand_actions, seed_list
 from loomrl.environment.vector.episodes import SavedByActions
 from loomrl.environment.vector.infos import UncutInfos
 from loomrl.environment.vector.recipe import Recipe
@@ -77,8 +77,9 @@ class ProcessesVectorEnv(UncutInfos, AsyncVectorEnv):
         """Step all environments: observations (B, *obs), rewards, terminated, truncated (B,), and the info.
 
         Raises:
-            EnvironmentFault: when one fails, dies or does not answer in time.
+            EnvironmentFault: for actions of another shape or kind; when one fails, dies or does not answer in time.
         """
+        demand_actions(actions, self.single_action_space, self.num_envs, self._name)
 
         def step() -> tuple[Any, Any, Any, Any, dict[str, Any]]:
             self.step_async(actions)

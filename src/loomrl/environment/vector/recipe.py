@@ -12,6 +12,7 @@ from loomrl.environment.backends import TIMEOUT_SECONDS
 from loomrl.environment.construct import construct
 from loomrl.environment.resolve import Definition
 from loomrl.environment.vector.episodes import SeededEpisodes
+from loomrl.environment.wrappers.lasting import LastingEnds
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,18 @@ class Recipe:
 
     def make(self) -> gymnasium.Env[Any, Any]:
         """One environment in this process, guarded and with its time limit; raises what `construct` raises."""
-        env = construct(self.definition)
-        return SeededEpisodes(env) if self.is_resumable else env
+        return _for_a_vector(partial(construct, self.definition), self.is_resumable)
 
     @property
     def make_elsewhere(self) -> Callable[[], gymnasium.Env[Any, Any]]:
         """A function without arguments that makes one environment in another process, which it can be sent to."""
         make = self.elsewhere or partial(construct, self.definition)
-        return partial(_resumable, make) if self.is_resumable else make
+        return partial(_for_a_vector, make, self.is_resumable)
 
 
-def _resumable(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    return SeededEpisodes(make())
+def _for_a_vector(make: Callable[[], gymnasium.Env[Any, Any]], is_resumable: bool) -> gymnasium.Env[Any, Any]:
+    env = LastingEnds(make())
+    return SeededEpisodes(env) if is_resumable else env
 
 
 class Backend(Protocol):

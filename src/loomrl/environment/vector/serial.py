@@ -13,4 +13,4 @@ IS_EXACT = True
 def create(recipe: Recipe, num_envs: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
     """Gymnasium's own vector of `num_envs` environments, which works for all. Raises what `construct` raises."""
     kind = ResumableSyncVectorEnv if recipe.is_resumable else SerialVectorEnv
-    return kind([recipe.make] * num_envs, autoreset_mode=mode)
+    return kind(recipe.definition.name, [recipe.make] * num_envs, mode)

@@ -166,6 +166,19 @@ def rounded(space: spaces.Space[Any], values: NDArray[Any]) -> NDArray[Any]:
     return np.where(space.whole, np.rint(values), values) if isinstance(space, FlatBox) else values
 
 
+def misfits(space: spaces.Space[Any], values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers of rows (N, *shape), of any dtype, no element of a space has: those that are not finite in its
+    dtype and, where it has whole numbers, those with a fraction or out of bounds. Bounds of other numbers are not
+    looked at, as in `EnvironmentGuard`.
+    """
+    low, high = _limits(space)
+    whole = space.whole if isinstance(space, FlatBox) else low.dtype.kind != "f"
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(values.astype(space.dtype) if np.dtype(space.dtype).kind == "f" else values)
+        strange: NDArray[np.bool_] = ~finite | (whole & ((values % 1 != 0) | (values < low) | (values > high)))
+    return strange
+
+
 def _named_leaves(space: spaces.Space[Any], name: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in _items(space):

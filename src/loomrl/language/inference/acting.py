@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
+from loomrl.environment.wrappers.flat import misfits
 from loomrl.errors import ConfigError, ServiceError
 from loomrl.language.inference.weights import is_same
 
@@ -65,8 +67,8 @@ class ActionEngine:
         1, and the likeliest at 0; the same again for the same `seed` (None: by the engine's own).
 
         Raises:
-            ConfigError: for an observation of another shape than the policy's or with a number that is not finite,
-                another temperature, or `n` below 1.
+            ConfigError: for an observation of another shape than the policy's or with a number that its space does not
+                have, another temperature, or `n` below 1.
             ServiceError: before there is a policy.
         """
         if n < 1:
@@ -76,20 +78,36 @@ class ActionEngine:
         if temperature not in (0.0, 1.0):
             raise ConfigError(f"temperature {temperature}: actions are drawn at 1, or the likeliest is taken at 0")
         policy, version = self._served
-        shape, dtype = policy.observation_space.shape, policy.observation_space.dtype
-        rows = [np.asarray(state) for state in states]
-        if wrong := [row.shape for row in rows if row.shape != shape]:
-            raise ConfigError(f"a state has the shape {wrong[0]}; the policy observes {shape}")
-        if not rows:
+        if not len(states):
             return []
-        if not np.isfinite(np.stack(rows)).all():
-            raise ConfigError("a state holds a number that is not finite")
-        obs = np.repeat(np.stack(rows).astype(dtype), n, axis=0)  # (N, *obs)
+        obs = np.repeat(_observations(states, policy.observation_space), n, axis=0)  # (N, *obs)
         rng = self._rng if seed is None else np.random.default_rng(seed)
         with self._lock:
             action, log_prob, value = _answers(policy, obs, rng if temperature else None)
         answers = zip(obs, action, log_prob.tolist(), value.tolist(), strict=True)
         return [ActionRollout(*answer, version) for answer in answers]
+
+
+def _observations(states: Sequence[ArrayLike], space: gymnasium.Space[Any]) -> NDArray[Any]:
+    """The states as observations (N, *obs) of a space, none altered but by rounding to its floats."""
+    rows = [_array(state) for state in states]
+    for number, row in enumerate(rows):
+        if row.dtype.kind not in "biuf":
+            raise ConfigError(f"state {number} is {states[number]!r:.200}; the policy observes {space}")
+        if row.shape != space.shape:
+            raise ConfigError(f"state {number} has the shape {row.shape}; the policy observes {space.shape}")
+    given = np.stack(rows)
+    if (wrong := misfits(space, given)).any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise ConfigError(f"state {place[0]} holds {given[place]}; the policy observes {space}")
+    return given.astype(space.dtype)
+
+
+def _array(state: ArrayLike) -> NDArray[Any]:
+    try:
+        return np.asarray(state)
+    except ValueError:  # lists of different lengths
+        return np.asarray(None)
 
 
 def _answers(
