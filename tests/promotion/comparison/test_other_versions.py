@@ -10,6 +10,8 @@ from loomrl.promotion.comparison.config import ComparisonConfig
 from loomrl.promotion.comparison.live import Difference, compare_live
 from loomrl.promotion.comparison.window import read_window
 from loomrl.storage.audit.log import AuditLog
+from loomrl.storage.audit.records import record
+from loomrl.storage.audit.segments import segments
 from tests.support.live import decide, reward
 from tests.support.side_by_side import dealt
 
@@ -152,3 +154,36 @@ def test_agents_are_chosen_by_what_they_asked_first_and_not_by_what_they_asked_l
         agents = trial(explored=explored).agents
         assert {agent.episodes[0].agent_id.endswith("asks") for agent in agents} == {explored}
         assert [len(agent.episodes) for agent in agents] == [5] * 60
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_an_agent_whose_first_request_got_no_answer_is_one_that_asks(is_old: bool) -> None:
+    """A version that answers nothing to some of those that ask does not leave them out; earlier logs do not tell."""
+    traffic = Traffic(60)
+    silent = [agent for agent, version in traffic.dealt.items() if version == "2"][:12]
+    names = {"policy": "cartpole", "version": "2", "episode_id": None, "experiment": "e", "shares": BOTH}
+    for agent in silent:
+        named = [agent, "0", "2"] if is_old else [agent, "0", "2", True]
+        traffic.log.append([record("unanswered", **names, without_answer=[named]) | {"agent_id": agent}])
+    for _ in range(2):
+        traffic.play(BOTH, {"1": 5.0, "2": 5.0}, exploring=frozenset(traffic.dealt))
+    assert len(trial(explored=True).agents) == (48 if is_old else 60)
+    assert len(trial().agents) == (12 if is_old else 0)
+
+
+def test_an_experiment_whose_beginning_was_removed_claims_nothing() -> None:
+    """Agents that came back are not new; what began later stands whole in the log."""
+    first, second = Traffic(60), Traffic(60, seed=2)
+    first.log = AuditLog("cartpole", segment_bytes=20_000)
+    second.log = first.log
+    for _ in range(6):
+        first.play(BOTH, {"1": 1.0, "2": 9.0})
+    for earlier in segments(first.log.folder)[:2]:
+        earlier.unlink()
+    found = compare_live(read_window("cartpole", {}, []).episodes, ("1", "2"), [], ComparisonConfig(), (0.0, 10.0))
+    assert (found.differences[0].finding, found.experiments) == ("undecided", [])
+    assert "who was dealt first in e stood in segments of the log that were removed" in str(found.refused)
+    assert str(found.refused).endswith("`loomrl plan split --version 2 --fraction 0.5 --experiment NAME`")
+    second.play(BOTH, {"1": 1.0, "2": 9.0}, experiment="another")
+    assert difference().finding == "better"
+    assert len(trial().agents) == 60

@@ -59,6 +59,18 @@ def test_many_episodes_of_a_few_agents_that_differ_are_no_more_than_those_agents
     assert sum(one != "undecided" for one in found) <= 3
 
 
+def test_rewards_that_never_come_count_as_the_least_once_an_episode_is_given_up() -> None:
+    """Each decision costs 2, or 10 where a crash takes its feedback with it."""
+    rng, episodes = np.random.default_rng(6), list[WindowEpisode]()
+    for number, version in enumerate(dealt(rng, 200)):
+        (one,) = lived(f"agent {number}", version, [(number, 1e9, -2.0)], now=500.0)
+        one.rewards = {"0": None if version == "2" and number % 2 else -2.0}
+        episodes.append(one)
+    known = Known(now=BEGIN.timestamp() + 10_000.0)
+    settings = {"longest_episode_seconds": 10.0, "reward_range": (-10.0, 0.0)}
+    assert difference(episodes, known, **settings).finding == "worse"
+
+
 def test_a_difference_between_agents_is_found_and_more_of_their_episodes_find_smaller_ones() -> None:
     rng = np.random.default_rng(2)
 

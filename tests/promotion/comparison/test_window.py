@@ -152,7 +152,7 @@ def test_a_request_without_an_answer_does_not_make_an_episode_a_new_one() -> Non
     decide(log, "a", "1", [0.0] * 4)
     window = read_window("cartpole", {}, [])
     names = {"decision_id": None, "episode_id": "1", "policy": "cartpole", "version": "1"}
-    log.append([record("unanswered", **names, agent_id="a", without_answer=[["a", "1", "1"]])])
+    log.append([record("unanswered", **names, agent_id="a", without_answer=[["a", "1", "1", False]])])
     play(log, "1", [0.0])
     assert [one.cut for one in read_window("cartpole", window.until, window.open_episodes).episodes] == [True]
 

@@ -61,13 +61,15 @@ class Stage:
 class AgentComparison:
     """All agents dealt to one of two versions, in the order of their first decisions.
 
-    `clocks` holds for each experiment the POSIX time at which its newest episode began.
+    `clocks` holds for each experiment the POSIX time at which its newest episode began. `cut` are the experiments that
+    are left out because a log's beginning was removed while they were in force: who was dealt before is not known.
     """
 
     champion: str
     challenger: str
     agents: list[Agent]
     clocks: dict[str, float]  # experiment -> POSIX time at which its newest episode began
+    cut: Sequence[str] = ()  # experiments
 
     def counts(self) -> tuple[int, int]:
         """How many agents were dealt to the champion, and how many to the challenger."""
@@ -139,13 +141,14 @@ def trial_of(episodes: Iterable[WindowEpisode], champion: str, challenger: str, 
     clocks: dict[str, float] = {}
     for assignment, episode in _in_experiments(episodes):
         clocks[assignment.experiment] = max(clocks.get(assignment.experiment, 0.0), seconds(episode.began))
-    several = _experiments_of_several(agents.values(), champion, challenger)
+    cut = {one.experiment for one, _ in _in_experiments(episodes) if one.is_cut}
+    left = cut | _experiments_of_several(agents.values(), champion, challenger)
     chosen = sorted(
         (agent.assignment.time, experiment, name, agent)
         for (experiment, name), agent in agents.items()
-        if experiment not in several and agent.asked == explored and _is_of_both(agent.assignment, champion, challenger)
+        if experiment not in left and agent.asked == explored and _is_of_both(agent.assignment, champion, challenger)
     )
-    return AgentComparison(champion, challenger, [agent for *_, agent in chosen], clocks)
+    return AgentComparison(champion, challenger, [agent for *_, agent in chosen], clocks, sorted(cut))
 
 
 def _agents(episodes: Sequence[WindowEpisode]) -> dict[tuple[str, str], Agent]:

@@ -197,10 +197,12 @@ def _why_nothing(trial: AgentComparison) -> str | None:
             f"{len(trial.agents)} agents were dealt to the two versions; below {FEWEST_AGENTS} chance cannot be told "
             "from a difference: deal more, or the same ones anew with `loomrl plan split --experiment NAME`"
         )
-    return (
-        f"no experiment dealt agents to both {trial.champion} and {trial.challenger}: begin one with "
-        f"`loomrl plan split --version {trial.challenger} --fraction 0.5`"
-    )
+    found = f"no experiment dealt agents to both {trial.champion} and {trial.challenger}"
+    begin = f"loomrl plan split --version {trial.challenger} --fraction 0.5"
+    if not trial.cut:
+        return f"{found}: begin one with `{begin}`"
+    removed = f"who was dealt first in {', '.join(trial.cut)} stood in segments of the log that were removed"
+    return f"{found} ({removed}): begin one with `{begin} --experiment NAME`"
 
 
 # --- quantities ---------------------------------------------------------------------------------------------------
@@ -247,7 +249,9 @@ def _return(episode: WindowEpisode, config: ComparisonConfig, known: Known) -> I
     rewards = [reward for reward in episode.rewards.values() if reward is not None]
     earned = sum(rewards)
     if _is_given_up(episode, config, known):
-        return earned, earned
+        missing = len(episode.rewards) - len(rewards)  # of decisions: what they led to may be why it never came
+        worst = missing * (0.0 if config.reward_range is None else config.reward_range[0])
+        return earned + worst, earned + worst
     if config.reward_range is None or (known.max_episode_steps is None and not episode.ended):
         return UNKNOWN
     least, greatest = config.reward_range

@@ -12,7 +12,7 @@ anybody else decides, or an agent begins to ask to explore, the version's part i
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise, repeat
@@ -52,6 +52,7 @@ class Assignment:
     shares: Mapping[str, float]  # version -> chance of being dealt to it
     time: str  # ISO 8601
     is_partial: bool = False  # the record tells the share of the version alone that decided
+    is_cut: bool = False  # the log's beginning was removed, and the experiment may have begun there
 
     @property
     def arms(self) -> Arms:
@@ -89,8 +90,9 @@ class WindowEpisode:
     versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
     whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
     times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment and the
-    versions in it, the first of each. Times are ISO 8601. `rewards_before` are those of decisions before the window,
-    by decision id. `is_left`: these are its first decisions alone, for then somebody else decided, or a time came.
+    versions in it, the first of each. `unanswered` are requests that got no answer. Times are ISO 8601.
+    `rewards_before` are those of decisions before the window, by decision id. `is_left`: these are its first decisions
+    alone, for then somebody else decided, or a time came.
     """
 
     cut: bool  # it began before
@@ -116,6 +118,7 @@ class WindowEpisode:
     decided_at: list[str] = field(default_factory=list)  # times of all of them
     told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
     assignments: dict[tuple[str, Arms], Assignment] = field(default_factory=dict)  # the first in each
+    unanswered: list[tuple[str, bool]] = field(default_factory=list)  # requests: when, and whether to explore
 
     def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
@@ -132,10 +135,7 @@ class WindowEpisode:
         self.rewards[record["decision_id"]] = None
 
     def add_request(self, record: Json) -> None:
-        """Note who acts, since when, and in which experiment; records of several servers come in any order.
-
-        Of a request that got no answer that is all: the agent counts as dealt to its version all the same.
-        """
+        """Note who acts, since when, and in which experiment; records of several servers come in any order."""
         told = record["timestamp"]
         if not self.began or told < self.began:
             self.agent_id, self.began = record["agent_id"], told
@@ -144,6 +144,11 @@ class WindowEpisode:
         known = self.assignments.get(key := (found.experiment, found.arms))
         if known is None or told < known.time:
             self.assignments[key] = found
+
+    def add_unanswered(self, record: Json) -> None:
+        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
+        self.add_request(record)
+        self.unanswered.append((record["timestamp"], record["asked_to_explore"]))
 
     def add_feedback(self, record: Json) -> None:
         """Add a feedback's record. One on a decision before the window shows that the episode began there."""
@@ -184,9 +189,9 @@ class WindowEpisode:
         return self.agent_id, self.episode_id
 
     def asked_at(self, time: str) -> bool:
-        """Whether the agent asked to explore in its first decision at this time, ISO 8601, or later."""
-        later = (asks for asks, moment in zip(self.asked, self.decided_at, strict=False) if moment >= time)
-        return next(later, False)
+        """Whether the agent asked to explore in its first request at this time, ISO 8601, or later."""
+        requests = (*zip(self.decided_at, self.asked, strict=False), *self.unanswered)
+        return min((one for one in requests if one[0] >= time), default=(time, False))[1]
 
     @property
     def versions(self) -> set[str]:
@@ -339,13 +344,18 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         episode.add_feedback(record)
 
     removed = ""  # until this time, ISO 8601, the beginning of some log was removed
+    cut, amid = set[str](), set[str]()  # servers of such logs, and experiments that were in force there
     for server, clock, record in _in_time(policy, since):
         if server not in until and record["sequence"] > 0:
             removed = record["timestamp"]
+            cut.add(server)
+        if server in cut and "experiment" in record:
+            cut.remove(server)
+            amid.add(record["experiment"])
         until[server] = record["sequence"]
         if record["kind"] == "unanswered":
             for key, request in _without_answer(record):
-                open_one(key).add_request(request)
+                open_one(key).add_unanswered(request)
         if record["kind"] not in ("decision", "feedback") or record["agent_id"].startswith(SIMULATED):
             continue
         key = record["agent_id"], record["episode_id"]
@@ -362,7 +372,7 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
         if not since:  # of a log whose beginning was removed
             episode.cut |= bool(episode.rewards_before)
     if removed:
-        _cut_begun_before(removed, episodes)
+        _cut_begun_before(removed, episodes, amid)
     silent = [key for key in began_before if key not in current]
     heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
     empty = [episode for episode in episodes if not episode.observations]
@@ -375,9 +385,10 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     )
 
 
-def _cut_begun_before(removed: str, episodes: Iterable[WindowEpisode]) -> None:
+def _cut_begun_before(removed: str, episodes: Iterable[WindowEpisode], amid: Set[str]) -> None:
     """Mark the episodes whose beginning may be among what was removed of a log until this time (ISO 8601): those that
-    begin to show soon after it, by the longest that any was silent between two decisions."""
+    begin to show soon after it, by the longest that any was silent between two decisions. And what was dealt in the
+    experiments `amid` which it was cut."""
     silences = (
         datetime.fromisoformat(later) - datetime.fromisoformat(former)
         for episode in episodes
@@ -386,6 +397,9 @@ def _cut_begun_before(removed: str, episodes: Iterable[WindowEpisode]) -> None:
     last = datetime.fromisoformat(removed) + max(silences, default=timedelta())
     for episode in episodes:
         episode.cut |= bool(episode.began) and datetime.fromisoformat(episode.began) <= last
+        episode.assignments = {
+            key: replace(one, is_cut=one.experiment in amid) for key, one in episode.assignments.items()
+        }
 
 
 def _in_time(policy: str, since: Mapping[str, int]) -> Iterator[tuple[str, Path, Json]]:
@@ -412,9 +426,10 @@ def _by_request(records: Iterable[Json]) -> Iterator[Json]:
 def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:
     """Agents that a version on trial had no answer to, and what is known of each; only while a split is in force they
     are named."""
-    for agent_id, episode_id, dealt in record.get("without_answer", ()):
-        if not agent_id.startswith(SIMULATED):
-            yield (agent_id, episode_id), record | {"agent_id": agent_id, "dealt": dealt}
+    for agent_id, episode_id, dealt, *asked in record.get("without_answer", ()):
+        if not agent_id.startswith(SIMULATED):  # earlier versions did not write who asked to explore
+            named = {"agent_id": agent_id, "dealt": dealt, "asked_to_explore": asked == [True]}
+            yield (agent_id, episode_id), record | named
 
 
 def records_after(folder: Path, sequence: int) -> Iterator[Json]:

@@ -115,9 +115,8 @@ def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str,
     }
     if (split := batch.source.split) is not None:
         names |= {"experiment": split.experiment, "shares": dict(split.shares)}
-        agents = zip(
-            batch.requests.agent_ids, batch.requests.episode_ids, _assigned_versions(batch)["dealt"], strict=True
-        )
+        requests, dealt = batch.requests, _assigned_versions(batch)["dealt"]
+        agents = zip(requests.agent_ids, requests.episode_ids, dealt, requests.explore, strict=True)
         names["without_answer"] = [list(one) for one in agents]
     return record("unanswered", **names, **_token(batch), error=str(error)) | {"agent_id": batch.requests.agent_ids[0]}
 
