@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from loomrl.serving.guardian.stream import STATE, Stream
+from loomrl.serving.guardian.evidence import VersionEvidence
+from loomrl.serving.guardian.sharing import Shared
+from loomrl.serving.guardian.stream import STATE, Stream, StreamState
+from loomrl.types import Json
 from tests.serving.guardian.test_stream import watch
 
 Earned = Callable[[str, int], float]  # by whom it was decided, and how often the agent decided before
@@ -24,13 +27,31 @@ def learns(_version: str, age: int) -> float:
 class Fleet:
     """Agents that a split deals to a challenger, or to the champion; each decision stands for itself."""
 
-    def __init__(self, num_agents: int) -> None:
-        self.stream, self.count = Stream(lambda _: watch(reward_range=[-5.0, 15.0], max_reward_loss=0.01)), 0
-        self.rng, self.ages = np.random.default_rng(1), Counter[int]()
+    def __init__(self, num_agents: int, num_servers: int = 1) -> None:
+        self.streams = [self.new_stream(num_servers) for _ in range(num_servers)]
+        self.count, self.rng, self.ages = 0, np.random.default_rng(1), Counter[int]()
+        self.server = self.rng.integers(num_servers, size=num_agents)  # that each agent asks
         self.is_dealt, self.skill = self.rng.random(num_agents) < 0.5, self.rng.normal(size=num_agents)
 
-    def decide(self, shares: Mapping[str, float], versions: tuple[str, str], earned: Earned, num_agents: int) -> None:
-        """One decision of each of the first agents, in any order, by champion or challenger."""
+    @staticmethod
+    def new_stream(num_servers: int = 1, state: StreamState | None = None) -> Stream:
+        known = watch(reward_range=[-5.0, 15.0], max_reward_loss=0.01)
+        return Stream(lambda _: known, state, is_shared=num_servers > 1)
+
+    @property
+    def stream(self) -> Stream:
+        return self.streams[0]
+
+    def decide(
+        self,
+        shares: Mapping[str, float],
+        versions: tuple[str, str],
+        earned: Earned,
+        num_agents: int,
+        asks: float = 0.0,
+        experiment: str | None = "x",
+    ) -> None:
+        """One decision of each of the first agents, in any order, by champion or challenger; then servers share."""
         for agent in self.rng.permutation(num_agents).tolist():
             self.count += 1
             version = versions[int(self.is_dealt[agent])]
@@ -41,23 +62,38 @@ class Fleet:
                 "decision_id": str(self.count),
                 "timestamp": f"2026-01-01T00:{self.count // 60:02}:{self.count % 60:02}.000000Z",
                 "role": "champion" if version == versions[0] else "split",
-                "experiment": "x",
+                "experiment": experiment,
                 "shares": dict(shares),
             }
             shown = {"observation": [0.0, 0.0], "action": 0, "seconds": 5e-5}
-            told = {"override": None, "exploration_flag": False, "shield": None}
+            told = {"override": None, "exploration_flag": bool(self.rng.random() < asks), "shield": None}
             ended = {
                 "terminated": True,
                 "truncated": False,
                 "reward": earned(version, self.ages[agent]) + self.skill[agent],
             }
             self.ages[agent] += 1
-            self.stream.process([names | shown | told | {"kind": "decision"}, names | ended | {"kind": "feedback"}])
+            self.tell([names | shown | told | {"kind": "decision"}, names | ended | {"kind": "feedback"}], agent)
+        if len(self.streams) > 1:
+            self.share()
+
+    def tell(self, records: list[Json], agent: int) -> None:
+        self.streams[self.server[agent]].process(records)
+
+    def share(self) -> None:
+        """As the exchange does it."""
+        rows: dict[str, list[VersionEvidence]] = {}
+        for one in (one for stream in self.streams for one in stream.evidence_to_share()):
+            for known, agents in ((one.homes, one.unnamed), (one.window_homes, one.requests.window)):
+                known.update(dict.fromkeys(agents.keys() - known.keys(), self.count))
+            rows.setdefault(one.version, []).append(one)
+        for number, stream in enumerate(self.streams, 1):
+            stream.merge(Shared(number, rows, {}))
 
     def restart(self) -> None:
         """Begin anew with what was saved."""
         state = STATE.validate_python(STATE.dump_python(self.stream.state(), mode="json"))
-        self.stream = Stream(lambda _: watch(reward_range=[-5.0, 15.0], max_reward_loss=0.01), state)
+        self.streams = [self.new_stream(state=state)]
 
     def e_value(self, version: str) -> float:
         """Of the monitor of a version's reward, that was held against a champion's."""
@@ -114,6 +150,17 @@ def test_a_version_whose_monitors_begin_anew_is_not_judged_by_agents_that_it_had
     assert fleet.stream.refuted == []
 
 
+def test_nor_by_those_that_it_had_at_another_server() -> None:
+    fleet = Fleet(240, num_servers=2)
+    for _ in range(8):
+        fleet.decide(BOTH, ("1", "2"), wears, 160)
+    for stream in fleet.streams:
+        stream.forget("2")
+    for _ in range(4):
+        fleet.decide(BOTH, ("1", "2"), wears, 240)
+    assert [stream.refuted for stream in fleet.streams] == [[], []]
+
+
 def test_a_worse_version_is_taken_out_though_another_decided_for_all_before_it_was_loaded() -> None:
     fleet = Fleet(80)
     fleet.decide({"1": 1.0}, ("1", "1"), wears, 80)
@@ -129,3 +176,88 @@ def test_a_worse_challenger_that_takes_anothers_place_is_taken_out() -> None:
     for _ in range(4):
         fleet.decide(BOTH, ("1", "2"), lambda version, _: 9.0 if version == "1" else 1.0, 200)
     assert fleet.stream.refuted == ["2"]
+
+
+@pytest.mark.parametrize("between", [("3", "2"), ("1", "3")])
+def test_what_a_third_version_left_behind_is_laid_to_none_of_the_two(between: tuple[str, str]) -> None:
+    """It was the champion, or had the challenger's agents, for a while, and those earn more since, or less."""
+    fleet = Fleet(120)
+    for _ in range(2):
+        fleet.decide(BOTH, ("1", "2"), lambda *_: 5.0, 120)
+    for _ in range(2):
+        fleet.decide(dict.fromkeys(between, 0.5), between, lambda *_: 5.0, 120)
+    later = 9.0 if between[0] == "3" else 1.0
+    met = {agent for agent, dealt in enumerate(fleet.is_dealt) if between[int(dealt)] == "3"}
+    fleet.skill[list(met)] += later - 5.0
+    for _ in range(20):
+        fleet.decide(BOTH, ("1", "2"), lambda *_: 5.0, 120)
+    assert fleet.e_value("2") < 20.0
+    assert fleet.stream.refuted == []
+
+
+def test_agents_count_where_an_experiment_dealt_them_whichever_server_they_asked_before() -> None:
+    """Half of them asked another server, when the first version decided for all; they earn less."""
+    fleet = Fleet(160, num_servers=2)
+    fleet.skill -= 3.0 * fleet.server
+    fleet.decide({"1": 1.0}, ("1", "1"), lambda *_: 5.0, 160, experiment=None)
+    fleet.server[:] = 0
+    for _ in range(6):
+        fleet.decide(BOTH, ("1", "2"), lambda *_: 5.0, 160)
+    assert [stream.refuted for stream in fleet.streams] == [[], []]
+
+
+@pytest.mark.parametrize("asks", [0.0, 0.4])
+def test_a_worse_version_is_taken_out_where_agents_ask_to_explore_now_and_then(asks: float) -> None:
+    fleet = Fleet(200)
+    for _ in range(6):
+        fleet.decide(BOTH, ("1", "2"), lambda version, _: 9.0 if version == "1" else 1.0, 200, asks)
+    assert fleet.stream.refuted == ["2"]
+
+
+class SlowFleet(Fleet):
+    """Good rewards come late, bad ones at once."""
+
+    def __init__(self, num_agents: int) -> None:
+        super().__init__(num_agents)
+        self.late: list[tuple[Json, int]] = []
+
+    def tell(self, records: list[Json], agent: int) -> None:
+        decision, feedback = records
+        super().tell([decision], agent)
+        if feedback["reward"] < 8.0:
+            super().tell([feedback], agent)
+        else:
+            self.late.append((feedback, agent))
+
+    def tell_late(self) -> None:
+        for feedback, agent in self.late:
+            super().tell([feedback], agent)
+
+
+def test_rewards_that_are_still_to_come_speak_against_nobody() -> None:
+    """The second version mostly earns 12, and now and then nothing; the first always 5."""
+    fleet = SlowFleet(120)
+    fleet.skill /= 10.0
+    for _ in range(12):
+        fleet.decide(
+            BOTH, ("1", "2"), lambda version, _: 5.0 if version == "1" else 12.0 * (fleet.rng.random() < 0.6), 120
+        )
+    assert fleet.stream.refuted == []
+    fleet.tell_late()
+    assert fleet.stream.refuted == []
+
+
+def test_what_was_saved_before_this_was_known_is_read() -> None:
+    fleet = Fleet(40)
+    fleet.decide(BOTH, ("1", "2"), wears, 40)
+    saved = STATE.dump_python(fleet.stream.state(), mode="json")
+    for name in ("before", "places"):
+        del saved[name]
+    for one in saved["versions"]:
+        del one["before"]
+        one["open_episodes"] = [{"agent_id": "a", "episode_id": "b", "cut": False, "place": 3}]
+        for enrolled in one["arm"]["agents"].values():
+            del enrolled["asked"], enrolled["is_over"]
+    fleet.streams = [fleet.new_stream(state=STATE.validate_python(saved))]
+    fleet.decide(BOTH, ("1", "2"), wears, 40)
+    assert fleet.stream.describe()["2"]["control"] == "1"

@@ -200,8 +200,10 @@ def test_feedback_counts_for_who_asked_and_none_from_others_who_ask(traffic: Tra
     traffic.asks(["cart-1"], "stranger", breaks=False, **split)
     traffic.asks(["cart-1"], "fleet", breaks=False, **split)
     told: Json = {"kind": "feedback", "timestamp": BEGUN.isoformat(), "agent_id": "cart-1", "episode_id": None}
-    told |= {"version": "1", "terminated": True, "truncated": False, "decision_id": "x", "by_token": "fleet"}
-    traffic.stream.process([told | {"reward": -1e9, "by_token": "stranger", "told_by_token": "stranger"}])
+    strangers, own = (f"{(BEGUN + timedelta(seconds=traffic.seconds - ago)).timestamp()}.0" for ago in (1, 0))
+    told |= {"version": "1", "terminated": True, "truncated": False, "decision_id": own, "by_token": "fleet"}
+    of_stranger = {"decision_id": strangers, "by_token": "stranger", "told_by_token": "stranger"}
+    traffic.stream.process([told | {"reward": -1e9} | of_stranger])
     traffic.stream.process([told | {"reward": -1e9, "told_by_token": "stranger"}])
     traffic.stream.process([told | {"reward": 5.0, "told_by_token": "rewards"}])
     agents = traffic.evidence.arm.agents

@@ -14,12 +14,13 @@ from loomrl.serving.guardian.tokens import (
     windows_between,
     without,
 )
-from loomrl.serving.guardian.trial import Arm
+from loomrl.serving.guardian.trial import Arm, Place
 from loomrl.types import Json
 
 _WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
 
 Key = tuple[str, str]  # agent_id, episode_id
+DealtBefore = dict[str, dict[str, str]]  # experiment -> agent -> when it was dealt, ISO 8601, in an arm that is no more
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class LiveEpisode:
     number: int = 0  # among the agent's episodes since the version began, from 1 on
     number_in_window: int = 0
     window: str = ""  # in which it began
-    place: int = 0  # among the agent's returns in its experiment
+    is_part: bool = False  # another version decided in it
+    return_place: Place = (0, 0)  # among the agent's returns in its experiment
     num_decisions: int = 0
     num_rewards: int = 0
     total: float = 0.0
@@ -100,6 +102,7 @@ class VersionEvidence:
     episodes: Counts = field(default_factory=Counts)  # of agents that name them
     monitors: dict[str, Monitor] = field(default_factory=dict)
     arm: Arm | None = None  # in the newest experiment
+    before: DealtBefore = field(default_factory=dict)  # of its server, where it is shared
     num_experiments: int = 0
     homes: dict[str, int] = field(default_factory=dict)  # agent -> revision of LoomDB's by which it was known first
     window_homes: dict[str, int] = field(default_factory=dict)  # the same since the window began

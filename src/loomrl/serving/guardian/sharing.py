@@ -5,9 +5,9 @@ evidence never changes hands: what is known together grows in one order for all 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loomrl.serving.guardian.evidence import Counts, VersionEvidence
+from loomrl.serving.guardian.evidence import Counts, DealtBefore, VersionEvidence
 from loomrl.serving.guardian.monitor import Monitor
 from loomrl.serving.guardian.tokens import RequestCounts, SteadyCounts
 from loomrl.serving.guardian.trial import Arm
@@ -40,7 +40,8 @@ def merged_evidence(rows: Sequence[VersionEvidence]) -> VersionEvidence:
         requests=_counts(lambda one: one.requests, life, recent),
         episodes=_counts(lambda one: one.episodes, life, recent),
         monitors={name: _monitor(name, rows, life, recent) for name in names},
-        arm=_arm([one.arm for one in rows if one.arm is not None], life),
+        arm=_arm([one.arm for one in rows if one.arm is not None]),
+        before=_before([one.before for one in rows]),
         requests_by_token=RequestCounts.sum_of(one.requests_by_token for one in rows),
         steady_requests_by_token=SteadyCounts.sum_of(one.steady_requests_by_token for one in rows),
     )
@@ -82,8 +83,18 @@ def _monitor(name: str, rows: Sequence[VersionEvidence], life: Owners, recent: O
     return found
 
 
-def _arm(arms: Sequence[Arm], life: Owners) -> Arm | None:
-    """Of the newest experiment."""
+def _before(rows: Sequence[DealtBefore]) -> DealtBefore:
+    """When each experiment dealt an agent first, in arms that are no more."""
+    found: DealtBefore = {}
+    for experiment, times in ((name, times) for dealt in rows for name, times in dealt.items()):
+        known = found.setdefault(experiment, {})
+        for agent, time in times.items():
+            known[agent] = min(known.get(agent, time), time)
+    return found
+
+
+def _arm(arms: Sequence[Arm]) -> Arm | None:
+    """Of the newest experiment. An agent counts at the server that dealt it first there."""
     newest = max(arms, key=lambda arm: max((one.time for one in arm.agents.values()), default=""), default=None)
     if newest is None:
         return None
@@ -91,9 +102,10 @@ def _arm(arms: Sequence[Arm], life: Owners) -> Arm | None:
     for arm in arms:
         if (arm.experiment, arm.is_champion) == (found.experiment, found.is_champion):
             found.number = max(found.number, arm.number)
-            found.agents |= {
-                agent: one for agent, one in arm.agents.items() if agent in life and life[agent].arm is arm
-            }
+            for agent, one in arm.agents.items():
+                known = found.agents.setdefault(agent, one)
+                first = min(known, one, key=lambda enrolled: enrolled.time)
+                found.agents[agent] = replace(first, is_over=known.is_over or one.is_over)
             seen = [end for span in (found.span, arm.span) if span is not None for end in span]
             found.span = (min(seen), max(seen)) if seen else None
     return found

@@ -27,27 +27,29 @@ Agents that come under one token which may speak for any are one's word, however
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from loomrl.serving.guardian.evidence import LiveEpisode, VersionEvidence
+from loomrl.serving.guardian.evidence import DealtBefore, LiveEpisode, VersionEvidence
 from loomrl.serving.guardian.monitor import Trigger
 from loomrl.serving.guardian.sharing import Shared, merged_evidence
 from loomrl.serving.guardian.tokens import Suspicion, token_of, unit_of, units_of
-from loomrl.serving.guardian.trial import Arm
+from loomrl.serving.guardian.trial import Arm, Place
 from loomrl.serving.guardian.version_monitors import VersionMonitors
 from loomrl.serving.guardian.watch import Watch
 from loomrl.serving.guardian.weigher import Beside
 from loomrl.storage.audit.columns import Columns, runs, tokens_of, version_of
-from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, RequestTimes, column
+from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, RequestTimes, column, holds
 from loomrl.types import Json
 
 ALONE_AFTER = 300  # requests of one agent in a row, none of another between: the policy has but this one
 _MOST_VERSIONS = 8
+_MOST_EXPERIMENTS = 8
 _MOST_REMEMBERED = 10_000
+_MOST_WAITING = 100_000  # decisions whose reward is to come; the oldest are forgotten, as if it never came
 
 
 @dataclass
@@ -79,7 +81,8 @@ class StreamState:
     versions: list[VersionEvidence] = field(default_factory=list)  # the one that acted last comes last
     by_others: list[str] = field(default_factory=list)  # decisions without an episode that say nothing of their version
     alone: LoneAgent = field(default_factory=LoneAgent)
-    left: list[Arm] = field(default_factory=list)  # that were in an experiment before, the newest last
+    before: DealtBefore = field(default_factory=dict)  # the newest experiment last
+    places: dict[str, Place] = field(default_factory=dict)  # of decisions without an episode whose reward is to come
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -101,14 +104,15 @@ class Stream:
         self._known: dict[str, VersionEvidence] = {}  # version -> that of all servers, as it was heard last
         self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
-        self._alone, self._left = state.alone, state.left
+        self._alone, self._before, self._places = state.alone, state.before, state.places
         self._times = RequestTimes()
 
     def state(self) -> StreamState:
         """All evidence so far, to be saved across a restart."""
         for monitors in self._monitors.values():
             monitors.list_episodes()
-        return StreamState(list(self._evidence.values()), list(self._by_others), self._alone, self._left)
+        versions, by_others = list(self._evidence.values()), list(self._by_others)
+        return StreamState(versions, by_others, self._alone, self._before, self._places)
 
     def process(self, records: Sequence[Json]) -> list[Trigger]:
         """Add records in the log's order; returns a trigger for each version that the evidence now refutes."""
@@ -120,7 +124,11 @@ class Stream:
         """The evidence about each version whose monitors are at work and that has had a record, for the other
         servers.
         """
-        return [one for version, one in self._evidence.items() if version in self._monitors and one.window]
+        told = [one for version, one in self._evidence.items() if version in self._monitors and one.window]
+        for one in told:
+            experiments = () if one.arm is None else (one.arm.experiment,)
+            one.before = {name: self._before[name] for name in experiments if name in self._before}
+        return told
 
     def merge(self, shared: Shared) -> list[Trigger]:
         """Adopt the evidence of all servers; returns a trigger for each version that it now refutes, or that another
@@ -186,8 +194,14 @@ class Stream:
 
     def _leave(self, arm: Arm | None) -> None:
         """Keep in mind whom an experiment dealt to an arm that is no more."""
-        if arm is not None and arm.agents:
-            self._left = [*self._left, arm][-_MOST_VERSIONS:]
+        if arm is None or not arm.agents:
+            return
+        known = self._before.pop(arm.experiment, {})
+        for agent_id, enrolled in arm.agents.items():
+            known[agent_id] = min(known.get(agent_id, enrolled.time), enrolled.time)
+        self._before[arm.experiment] = known
+        if len(self._before) > _MOST_EXPERIMENTS:
+            del self._before[next(iter(self._before))]
 
     def describe(self) -> dict[str, Any]:
         """All monitors by version, as JSON values. Of a version whose monitors are not at work, `monitors` is empty."""
@@ -261,28 +275,43 @@ class Stream:
         for record, time in zip(run, times, strict=True):
             told = record.get("shared", record)
             role = told.get("role", CHAMPION)  # logs from before there was a plan name none
-            if role not in ON_TRIAL:
+            if role in ON_TRIAL:
+                self._leave(evidence.enter_experiment(told.get("experiment"), role == CHAMPION))
+            if told.get("experiment") is None or "shares" not in told:
                 continue
-            self._leave(evidence.enter_experiment(told.get("experiment"), role == CHAMPION))
+            units, shares = units_of(column(record, "agent_id"), tokens_of(record)), told["shares"]
+            self._end_others(told["experiment"], units, shares)
             # While one version decides for all, agents are alike, whichever they are dealt later.
-            if evidence.arm is not None and max((shares := told.get("shares", {"": 1.0})).values()) < 1.0:
-                known = evidence.arm.agents
-                for unit in units_of(column(record, "agent_id"), tokens_of(record)):
-                    if unit not in known and not unit.startswith(SIMULATED):
-                        evidence.arm.enrol(unit, time, shares)
+            if role in ON_TRIAL and evidence.arm is not None and max(shares.values()) < 1.0:
+                asked = column(record, "asked_to_explore" if holds(record, "asked_to_explore") else "exploration_flag")
+                for unit, asks in zip(units, asked, strict=True):
+                    if unit not in evidence.arm.agents and not unit.startswith(SIMULATED):
+                        evidence.arm.enrol(unit, time, shares, bool(asks))
+
+    def _end_others(self, experiment: str, units: Sequence[str], shares: Mapping[str, float]) -> None:
+        versions = {version for version, share in shares.items() if share > 0.0}
+        for one in self._evidence.values():
+            if one.arm is not None and one.arm.experiment == experiment:
+                one.arm.end_others(units, versions)
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
-        return self._beside(evidence, list(reversed(self._evidence.values())))
+        return self._beside(evidence, list(reversed(self._evidence.values())), [*self._known.values()])
 
-    def _beside(self, evidence: VersionEvidence, known: Collection[VersionEvidence]) -> Beside:
+    def _beside(
+        self, evidence: VersionEvidence, known: Collection[VersionEvidence], elsewhere: Sequence[VersionEvidence] = ()
+    ) -> Beside:
+        """Of `known` evidence; an agent that others saw `elsewhere` before counts there."""
         champion = _champion_of(evidence, known)
         two = evidence.version, None if champion is None else champion.version
-        others = [one.arm for one in (*known, *self._evidence.values()) if one.version not in two]
-        return Beside(self._alone.is_certain, champion, [arm for arm in (*others, *self._left) if arm is not None])
+        others = [one for one in (*known, *self._evidence.values()) if one.version not in two]
+        arms = [one.arm for one in (*others, *elsewhere) if one.arm is not None]
+        before = [self._before, *(one.before for one in self._known.values())]
+        return Beside(self._alone.is_certain, champion, arms, before)
 
     def _decided(self, decisions: Columns, agent_ids: Sequence[str], monitors: VersionMonitors) -> None:
         """Add decisions of one version, for these agents."""
         own, signs, episode_ids = decisions.as_served(), monitors.signs(decisions), decisions.of("episode_id")
+        self._note_places(monitors.evidence.arm, agent_ids, episode_ids, decisions)
         if all(own) and episode_ids.count(None) == len(episode_ids):
             monitors.add_single_decisions(agent_ids, signs)
             return
@@ -296,6 +325,19 @@ class Stream:
                 self._note_others(decision_id)
             if is_own:
                 monitors.add_decision(row, signs, agent_id, episode)
+
+    def _note_places(
+        self, arm: Arm | None, agent_ids: Sequence[str], episode_ids: Sequence[str | None], decisions: Columns
+    ) -> None:
+        """Number the decisions without an episode among their agents' returns: the reward of an earlier one may come
+        later, and speaks against nobody until then."""
+        if arm is None:
+            return
+        for agent_id, episode_id, decision_id in zip(agent_ids, episode_ids, decisions.ids(), strict=True):
+            if episode_id is None and (place := arm.begin_return(agent_id))[1]:
+                self._places[decision_id] = place
+        while len(self._places) > _MOST_WAITING:
+            del self._places[next(iter(self._places))]
 
     def _note_others(self, decision_id: str) -> None:
         """A decision without an episode that says nothing of its version: nor will its reward."""
@@ -312,8 +354,8 @@ class Stream:
             return monitors.opened(key, elsewhere=False)
         left = [one.leave(key) for one in self._monitors.values() if one is not monitors]
         episode = monitors.opened(key, elsewhere=any(left))
-        arm = monitors.evidence.arm
-        episode.place = 0 if arm is None else arm.begin_return(agent_id)
+        if (arm := monitors.evidence.arm) is not None:
+            episode.return_place = arm.begin_return(agent_id)
         return episode
 
     def _add_feedback(self, record: Json, monitors: VersionMonitors) -> None:
@@ -326,13 +368,13 @@ class Stream:
             episode = monitors.rewarded(record, (agent_id, record["episode_id"]))
             if episode is None:
                 return
-            value, place = episode.total, episode.place
-        elif record["decision_id"] in self._by_others:
-            del self._by_others[record["decision_id"]]
-            return
+            value, place, is_own = episode.total, episode.return_place, not episode.cut
         else:
-            episode, place = None, 0 if arm is None else arm.begin_return(agent_id)
-        monitors.returned(agent_id, value, episode)
+            episode, place = None, self._places.pop(record["decision_id"], (0, 0))
+            is_own = record["decision_id"] not in self._by_others
+            self._by_others.pop(record["decision_id"], None)
+        if is_own:
+            monitors.returned(agent_id, value, episode)
         if arm is not None:
             arm.returned(agent_id, value, place)
             self._have_returns(monitors.evidence)

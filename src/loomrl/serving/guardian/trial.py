@@ -8,7 +8,7 @@ it speaks least against the version, so that an episode that goes on speaks agai
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,11 @@ import numpy as np
 from loomrl.statistics.assignment import Units, log_evidence
 
 _SIZES = (1, 4, 16, 64)  # returns of an agent that make a value
+_MOST_RETURNS = _SIZES[-1]
 _MOST_AGENTS = 10_000
 _MOST = 230.0  # logarithm of evidence beyond any level; infinity could not be written
 Span = tuple[float, float]
+Place = tuple[int, int]  # of an experiment among a version's, and of a return among an agent's first ones there
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Enrolled:
 
     time: str  # of its first decision, ISO 8601
     shares: dict[str, float]  # version -> share of agents that were dealt to it then
+    asked: bool = False  # to explore, in that decision: what it shows is not what the others show
+    is_over: bool = False  # a version can decide for it that could not at first: nothing counts any more
     num_begun: int = 0  # episodes, or decisions without one
     num_returns: int = 0
     counts: list[int] = field(default_factory=lambda: [0] * len(_SIZES))  # of returns among the first so many
@@ -47,38 +51,47 @@ class Arm:
     agents: dict[str, Enrolled] = field(default_factory=dict)
     span: Span | None = None  # the lowest and the highest return
 
-    def enrol(self, agent_id: str, time: str, shares: dict[str, float]) -> None:
+    def enrol(self, agent_id: str, time: str, shares: dict[str, float], asked: bool = False) -> None:
         """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
 
         An agent that is enrolled already stays as it is, and beyond a maximum of agents no more are enrolled.
         """
         if len(self.agents) < _MOST_AGENTS:
-            self.agents.setdefault(agent_id, Enrolled(time, shares))
+            self.agents.setdefault(agent_id, Enrolled(time, shares, asked))
 
-    def begin_return(self, agent_id: str) -> int:
+    def end_others(self, agent_ids: Iterable[str], versions: Set[str]) -> None:
+        """End what counts of these agents where one of the `versions`, which now can decide, could not at first."""
+        for agent_id in agent_ids:
+            enrolled = self.agents.get(agent_id)
+            if enrolled is not None and not versions <= enrolled.shares.keys():
+                enrolled.is_over = True
+
+    def begin_return(self, agent_id: str) -> Place:
         """Count an episode, or a decision without one, that this agent begins.
 
-        Returns its number among the agent's, from 1 on, or 0 for an agent that is not enrolled.
+        Returns the experiment's number and the return's among the agent's first 64, from 1 on; 0 for others, and for an
+        agent that is not enrolled or counts no more.
         """
         enrolled = self.agents.get(agent_id)
-        if enrolled is None:
-            return 0
+        if enrolled is None or enrolled.is_over or enrolled.num_begun == _MOST_RETURNS:
+            return self.number, 0
         enrolled.num_begun += 1
-        return enrolled.num_begun
+        return self.number, enrolled.num_begun
 
-    def returned(self, agent_id: str, value: float, number: int) -> None:
-        """Add a return; `number` is what `begin_return` gave for its episode. Nothing happens for 0."""
-        enrolled = self.agents.get(agent_id)
-        if enrolled is None or not number:
+    def returned(self, agent_id: str, value: float, place: Place) -> None:
+        """Add a return; `place` is what `begin_return` gave for its episode. Nothing happens for 0, or what another
+        experiment gave."""
+        enrolled, (experiment, number) = self.agents.get(agent_id), place
+        if enrolled is None or enrolled.is_over or not number or experiment != self.number:
             return
         low, high = self.span or (value, value)
         self.span = min(low, value), max(high, value)
         enrolled.num_returns += 1
         enrolled.total += value
-        for place, size in enumerate(_SIZES):
+        for index, size in enumerate(_SIZES):
             if number <= size:
-                enrolled.counts[place] += 1
-                enrolled.sums[place] += value
+                enrolled.counts[index] += 1
+                enrolled.sums[index] += value
 
 
 def _mean(agents: Sequence[Enrolled]) -> float | None:
@@ -104,7 +117,8 @@ class ChampionTrial:
     control_version: str
     control: Arm
     declared: Span | None  # the range of returns, where it was stated
-    others: Sequence[Arm] = ()  # further ones of the experiment: of other versions, or from before one began anew
+    others: Sequence[Arm] = ()  # of other versions in the experiment
+    before: Sequence[Mapping[str, str]] = ()  # agent -> when the experiment dealt it, in arms that are no more
 
     @property
     def span(self) -> Span | None:
@@ -141,7 +155,8 @@ class ChampionTrial:
 
     def _in_order(self) -> list[tuple[Enrolled, bool]]:
         """Agents as they were enrolled, each where it was dealt first, and whether to the version itself. Those that
-        were dealt first to neither of the two, or when they could not have been dealt to the other, are left out."""
+        were dealt first to neither of the two, or when they could not have been dealt to the other, are left out, and
+        who asked to explore then."""
         found: dict[str, tuple[Enrolled, Arm]] = {}
         for arm in (self.own, self.control, *self.others):
             for agent_id, enrolled in arm.agents.items():
@@ -151,7 +166,10 @@ class ChampionTrial:
         chosen = {
             agent_id: (enrolled, arm is self.own)
             for agent_id, (enrolled, arm) in found.items()
-            if (arm is self.own or arm is self.control) and 0.0 < self._chance(enrolled.shares) < 1.0
+            if (arm is self.own or arm is self.control)
+            and 0.0 < self._chance(enrolled.shares) < 1.0
+            and not enrolled.asked
+            and not any(times.get(agent_id, enrolled.time) < enrolled.time for times in self.before)
         }
         return [chosen[agent_id] for agent_id in sorted(chosen, key=lambda name: (chosen[name][0].time, name))]
 

@@ -54,7 +54,7 @@ class VersionMonitors:
         if self.has_open(key):
             return self._open[key]
         self._open.pop(key, None)
-        episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, window=self.evidence.window)
+        episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, is_part=elsewhere, window=self.evidence.window)
         if not self._note_agent(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
         if len(self._open) > _MOST_EPISODES:
@@ -65,13 +65,14 @@ class VersionMonitors:
         """Forget an open episode: it goes on without this version. Returns whether there was one."""
         episode = self._open.pop(key, None)
         if episode is not None:
-            episode.cut = True
+            episode.cut = episode.is_part = True
         return episode is not None
 
     def rewarded(self, feedback: Json, key: Key) -> LiveEpisode | None:
         """Add the feedback on a decision in the named episode of this key.
 
-        Returns the episode where that made it whole and its return is this version's; else None.
+        Returns the episode where that made it whole and no other version decided in it, else None. Where it is `cut`, a
+        person decided in it, or the agent asked to explore.
         """
         episode = self._open.get(key)
         if episode is None:
@@ -82,7 +83,7 @@ class VersionMonitors:
         if not episode.is_whole:
             return None
         del self._open[key]
-        return None if episode.cut else episode
+        return None if episode.is_part else episode
 
     # --- decisions ----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from loomrl.serving.guardian.evidence import VersionEvidence
+from loomrl.serving.guardian.evidence import DealtBefore, VersionEvidence
 from loomrl.serving.guardian.monitor import Agents, Monitor, Trigger
 from loomrl.serving.guardian.tokens import token_of
 from loomrl.serving.guardian.trial import Arm, ChampionTrial
@@ -19,7 +19,8 @@ class Beside:
 
     is_alone: bool  # the policy has but one agent
     champion: VersionEvidence | None  # that of the same experiment
-    others: Sequence[Arm] = ()  # of further versions, and those of before, in any experiment
+    others: Sequence[Arm] = ()  # of further versions, in any experiment
+    before: Sequence[DealtBefore] = ()  # in arms that are no more
 
     def without(self, token: str) -> "Beside":
         """A copy without what agents of this token have shown of the champion."""
@@ -140,4 +141,5 @@ def _trial(evidence: VersionEvidence, beside: Beside, watch: Watch) -> ChampionT
     if own is None or champion is None or (control := champion.arm) is None:
         return None
     others = [arm for arm in beside.others if arm.experiment == own.experiment]
-    return ChampionTrial(evidence.version, own, champion.version, control, watch.config.reward_range, others)
+    before = [dealt[own.experiment] for dealt in beside.before if own.experiment in dealt]
+    return ChampionTrial(evidence.version, own, champion.version, control, watch.config.reward_range, others, before)
