@@ -26,7 +26,7 @@ Agents that come under one token which may speak for any are one's word, however
 (`loomrl.serving.guardian.tokens`).
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +104,7 @@ class Stream:
         self._known: dict[str, VersionEvidence] = {}  # version -> that of all servers, as it was heard last
         self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
-        self._alone, self._before, self._places = state.alone, state.before, state.places
+        self._alone, self._before, self._places = state.alone, state.before, OrderedDict(state.places)
         self._times = RequestTimes()
 
     def state(self) -> StreamState:
@@ -283,10 +283,13 @@ class Stream:
             self._end_others(told["experiment"], units, shares)
             # While one version decides for all, agents are alike, whichever they are dealt later.
             if role in ON_TRIAL and evidence.arm is not None and max(shares.values()) < 1.0:
+                known = evidence.arm.agents
+                if not (new := [row for row, unit in enumerate(units) if unit not in known]):
+                    continue
                 asked = column(record, "asked_to_explore" if holds(record, "asked_to_explore") else "exploration_flag")
-                for unit, asks in zip(units, asked, strict=True):
-                    if unit not in evidence.arm.agents and not unit.startswith(SIMULATED):
-                        evidence.arm.enrol(unit, time, shares, bool(asks))
+                for row in new:
+                    if not units[row].startswith(SIMULATED):
+                        evidence.arm.enrol(units[row], time, shares, bool(asked[row]))
 
     def _end_others(self, experiment: str, units: Sequence[str], shares: Mapping[str, float]) -> None:
         versions = {version for version, share in shares.items() if share > 0.0}
@@ -333,11 +336,14 @@ class Stream:
         later, and speaks against nobody until then."""
         if arm is None:
             return
-        for agent_id, episode_id, decision_id in zip(agent_ids, episode_ids, decisions.ids(), strict=True):
-            if episode_id is None and (place := arm.begin_return(agent_id))[1]:
-                self._places[decision_id] = place
+        going_on = [row for row, agent_id in enumerate(agent_ids) if episode_ids[row] is None and arm.goes_on(agent_id)]
+        if not going_on:
+            return
+        ids = decisions.ids()
+        for row in going_on:
+            self._places[ids[row]] = arm.begin_return(agent_ids[row])
         while len(self._places) > _MOST_WAITING:
-            del self._places[next(iter(self._places))]
+            self._places.popitem(last=False)
 
     def _note_others(self, decision_id: str) -> None:
         """A decision without an episode that says nothing of its version: nor will its reward."""

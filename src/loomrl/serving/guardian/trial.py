@@ -50,17 +50,21 @@ class Arm:
     number: int = 1  # of the version's experiments
     agents: dict[str, Enrolled] = field(default_factory=dict)
     span: Span | None = None  # the lowest and the highest return
+    common: Set[str] | None = None  # the versions that each agent could be dealt to
 
     def enrol(self, agent_id: str, time: str, shares: dict[str, float], asked: bool = False) -> None:
         """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
 
         An agent that is enrolled already stays as it is, and beyond a maximum of agents no more are enrolled.
         """
-        if len(self.agents) < _MOST_AGENTS:
-            self.agents.setdefault(agent_id, Enrolled(time, shares, asked))
+        if len(self.agents) < _MOST_AGENTS and agent_id not in self.agents:
+            self.agents[agent_id] = Enrolled(time, shares, asked)
+            self.common = shares.keys() if self.common is None else self.common & shares.keys()
 
     def end_others(self, agent_ids: Iterable[str], versions: Set[str]) -> None:
         """End what counts of these agents where one of the `versions`, which now can decide, could not at first."""
+        if self.common is not None and versions <= self.common:
+            return
         for agent_id in agent_ids:
             enrolled = self.agents.get(agent_id)
             if enrolled is not None and not versions <= enrolled.shares.keys():
@@ -72,11 +76,16 @@ class Arm:
         Returns the experiment's number and the return's among the agent's first 64, from 1 on; 0 for others, and for an
         agent that is not enrolled or counts no more.
         """
-        enrolled = self.agents.get(agent_id)
-        if enrolled is None or enrolled.is_over or enrolled.num_begun == _MOST_RETURNS:
+        if not self.goes_on(agent_id):
             return self.number, 0
+        enrolled = self.agents[agent_id]
         enrolled.num_begun += 1
         return self.number, enrolled.num_begun
+
+    def goes_on(self, agent_id: str) -> bool:
+        """Whether another return of this agent counts."""
+        enrolled = self.agents.get(agent_id)
+        return enrolled is not None and enrolled.num_begun < _MOST_RETURNS and not enrolled.is_over
 
     def returned(self, agent_id: str, value: float, place: Place) -> None:
         """Add a return; `place` is what `begin_return` gave for its episode. Nothing happens for 0, or what another
