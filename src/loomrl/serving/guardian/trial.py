@@ -50,7 +50,7 @@ class Arm:
     number: int = 1  # of the version's experiments
     agents: dict[str, Enrolled] = field(default_factory=dict)
     span: Span | None = None  # the lowest and the highest return
-    common: Set[str] | None = None  # the versions that each agent could be dealt to
+    common: set[str] | None = None  # the versions that each agent could be dealt to
 
     def enrol(self, agent_id: str, time: str, shares: dict[str, float], asked: bool = False) -> None:
         """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
@@ -59,7 +59,7 @@ class Arm:
         """
         if len(self.agents) < _MOST_AGENTS and agent_id not in self.agents:
             self.agents[agent_id] = Enrolled(time, shares, asked)
-            self.common = shares.keys() if self.common is None else self.common & shares.keys()
+            self.common = set(shares) if self.common is None else self.common & shares.keys()
 
     def end_others(self, agent_ids: Iterable[str], versions: Set[str]) -> None:
         """End what counts of these agents where one of the `versions`, which now can decide, could not at first."""
