@@ -155,11 +155,12 @@ def descendants(node: str, db: LoomDB) -> Descendants:
     return Descendants(node=node, found=found, edges=list(dict.fromkeys(edges)))
 
 
-_MAKING = {"produced": "object", "used": "subject", "trained_in": "subject", "made_with": "subject"}  # which end is made
+# Edges that say what was made, and at which end it stands.
+_MAKING = {"produced": "object", "used": "subject", "trained_in": "subject", "made_with": "subject"}
 
 
 def _came_of(node: str, edge: LineageEdge) -> str | None:
-    """The edge's other end where that was made by, in or with `node`; a run made no version that it moved or refused."""
+    """The edge's other end where that was made by, in or with `node`."""
     made = {"subject": edge.subject, "object": edge.object}.get(_MAKING.get(edge.predicate, ""))
     return None if made == node else made
 

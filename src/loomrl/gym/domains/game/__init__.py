@@ -25,7 +25,7 @@ class Game(Domain):
     choice_bytes = 24
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """The rewards of a puzzle's move, all where it wins as fast as any, else none; or of a match's moves, a line each.
+        """The rewards of a puzzle's answer: all for a move that wins as fast as any, else none. A match is played.
 
         A puzzle has no win that is slower or that one move ahead shows.
         """
