@@ -23,6 +23,7 @@ _EQUATION = re.compile(r"[-+*/^() .0-9xy]+=[-+*/^() .0-9xy]+", re.ASCII)
 _FORMULA = re.compile(r"[-+*/^() .0-9xy]+", re.ASCII)
 _OPERATIONS = (operators.add, operators.sub, operators.mul, operators.truediv, operators.floordiv)
 _FEW = tuple(Fraction(number) for number in range(1, 5))  # what a given number is doubled, halved or counted down by
+_LIST = 6  # pairs of more numbers make nearly all small ones
 _SMALL, _HALF_TURN = 12, 180
 _MAX_PLACES = 6  # of which all choices are tried
 _ONE = Fraction(1)
@@ -49,10 +50,10 @@ class _Numbers:
     def __init__(self, prompt: str) -> None:
         stated = [Fraction(number) for number in _NUMBER.findall(prompt)]
         sums = {total for start in range(len(stated)) for total in accumulate(stated[start:])}
-        pairs = [pair for pair in product(stated, (*stated, *_FEW)) if pair[1]]
+        pairs = [pair for pair in product(stated, (*stated, *_FEW)) if pair[1]] if len(stated) <= _LIST else []
         self.formulas = _formulas(prompt)
         self._stated = Counter(stated)
-        self._given = set(stated)
+        self._given = {*stated, sum(stated, Fraction())}  # a mean's sum is taken in the head
         self._made = {abs(Fraction(operation(*pair))) for operation in _OPERATIONS for pair in pairs}
         self._made |= sums | {total - few for total in sums for few in _FEW} | {Fraction(len(stated))}
         self._made.add(sum(stated, Fraction()) / max(1, len(stated)))
@@ -61,14 +62,18 @@ class _Numbers:
         """Whether a number is given, made of given ones, or common."""
         return number in self._given or number in self._made or _is_common(number)
 
-    def telling(self, numbers: list[Fraction]) -> list[Fraction]:
-        """Those that are given; where no number is merely common, and two differ, all of them; where one is not
-        explained, none. 0 and 1 tell nothing."""
+    def telling(self, numbers: list[Fraction], least: int = 2) -> list[Fraction]:
+        """Those that are given; all, where there are at least so many, no one merely common and two different; none,
+        where one is not explained. 0 and 1 tell nothing."""
         if not all(map(self.explain, numbers)):
             return []
         found = [number for number in dict.fromkeys(numbers) if number != int(number) or number > 1]
         given = [number for number in found if number in self._given]
-        is_made = len(found) > 1 and all(number in self._made or number in self._given for number in numbers)
+        is_made = (
+            len(numbers) >= least
+            and len(found) > 1
+            and all(number in self._made or number in self._given for number in numbers)
+        )
         return found if is_made else given
 
     def num_stated(self, number: Fraction) -> int:
@@ -113,7 +118,7 @@ def _computes(side: Tree, answer: Tree, numbers: _Numbers, at: list[dict[str, An
         return False
     if side in numbers.formulas:
         return equal(side, answer, at)
-    telling = numbers.telling(_numbers(side))
+    telling = numbers.telling(_numbers(side), least=3)  # any two make small numbers
     return (
         bool(telling)
         and equal(side, answer, at)
