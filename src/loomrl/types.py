@@ -392,7 +392,7 @@ class ParityReport(Document):
     action_mismatches: int
     num_near_ties: int = 0  # differing actions whose logits lie within the limit: not mismatches
     max_abs_difference: dict[str, float]  # output name -> difference
-    max_scaled_difference: dict[str, float] = Field(default_factory=dict)  # ... / max(1, |value|): held to the limit
+    max_scaled_difference: dict[str, float] = Field(default_factory=dict)  # ... / its scale: held to the limit
     limit: float
     passed: bool
     rechecked_claims: dict[str, Verdict] = Field(default_factory=dict)

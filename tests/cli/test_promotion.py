@@ -229,3 +229,17 @@ def test_lineage_goes_forward_from_a_snapshot(tmp_path: Path) -> None:
     made = json.loads(run("lineage", "run:run-2", "--json").stdout)
     assert made["found"] == ["policy:cartpole@2"]
     assert isinstance(run("lineage", "snapshot:unknown").exception, ConfigError)
+
+
+def test_what_a_run_promoted_refused_or_went_back_to_did_not_come_of_it(tmp_path: Path) -> None:
+    add(tmp_path, 1)
+    with LoomDB.open() as db:
+        db.link("run:run-1", "used", "plugin:descent@1")
+        for predicate in ("rolled back to", "promoted", "refused"):
+            db.link("run:by-hand", predicate, "policy:cartpole@1")
+            db.link("run:run-1", predicate, "policy:cartpole@7")
+        db.link("policy:cartpole@1", "replaced", "policy:cartpole@7")
+    assert isinstance(run("lineage", "run:by-hand").exception, ConfigError)
+    made = json.loads(run("lineage", "plugin:descent@1", "--json").stdout)
+    assert made["found"] == ["run:run-1", "policy:cartpole@1"]
+    assert made["edges"] == ["run:run-1 used plugin:descent@1", "run:run-1 produced policy:cartpole@1"]

@@ -1,5 +1,6 @@
 """Graph and network over every kind of space, and the rule that tells a mismatch from a near tie."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from loomrl.algorithms.policies.actor_critic import ActorCriticPolicy
 from loomrl.environment.text import TextBox
 from loomrl.environment.wrappers.flat import FlatBox
+from loomrl.export import formats
 from loomrl.export.observations import random_observations
-from loomrl.export.parity import Outputs, _mismatches, prove_parity
+from loomrl.export.parity import Exported, Outputs, _mismatches, prove_parity
 from tests.support.served import served
 
 UNBOUNDED = Box(-np.inf, np.inf, (3,), np.float32)
@@ -109,6 +111,66 @@ def test_a_graph_of_other_weights_fails() -> None:
     assert not report.passed
     assert report.action_mismatches > 0
     assert report.max_scaled_difference["logits"] > 1e-4
+
+
+class Spoilt:
+    """A graph whose action is changed by `spoil`."""
+
+    def __init__(self, graph: Exported, spoil: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._graph, self._spoil = graph, spoil
+
+    def outputs(self, obs: np.ndarray, memory: np.ndarray | None = None, /) -> Outputs:
+        outputs = dict(self._graph.outputs(obs, memory))
+        return outputs | {"action": self._spoil(outputs["action"])}
+
+
+NARROW = Box(np.float32([-2e-5, -1.0, 1000.0]), np.float32([3e-5, 1.0, 1000.1]))
+
+
+def exported(network: ActorCriticPolicy, form: str) -> Exported:
+    if form == "onnx":
+        return served(network)
+    return formats.read(formats.build(network, form), form, network.output_names)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+@pytest.mark.parametrize("squash", [False, True])
+@pytest.mark.parametrize("component", [0, 1, 2])
+def test_an_action_is_held_to_a_share_of_its_range(form: str, squash: bool, component: int) -> None:
+    network = network_of(UNBOUNDED, NARROW, False, squash)
+    if not squash:
+        with torch.no_grad():
+            network.head.mean.weight.mul_(torch.tensor([[1e-4], [1.0], [1.0]]))
+            network.head.mean.bias.copy_(torch.tensor([0.0, 0.0, 1000.05]))
+    graph = exported(network, form)
+    visited, random = observations_of(UNBOUNDED)
+    assert prove_parity(network, graph, visited, random, 1e-4).passed
+    middle = (NARROW.low[component] + NARROW.high[component]) / 2
+
+    def mirrored(action: np.ndarray) -> np.ndarray:
+        changed = action.copy()
+        changed[:, component] = 2 * middle - changed[:, component]
+        return changed
+
+    report = prove_parity(network, Spoilt(graph, mirrored), visited, random, 1e-4)
+    assert not report.passed
+    assert report.max_scaled_difference["action"] > 1e-3
+
+
+def test_a_wide_range_of_actions_loosens_nothing() -> None:
+    network = network_of(UNBOUNDED, Box(-1e4, 1e4, (1,), np.float32), False)
+    graph = served(network)
+    visited, random = observations_of(UNBOUNDED)
+    assert prove_parity(network, graph, visited, random, 1e-4).passed
+    assert not prove_parity(network, Spoilt(graph, lambda action: action + 0.01), visited, random, 1e-4).passed
+
+
+def test_an_action_without_any_range_is_that_action() -> None:
+    network = network_of(UNBOUNDED, Box(np.float32([0.0, -1.0]), np.float32([0.0, np.inf])), False)
+    graph = served(network)
+    visited, random = observations_of(UNBOUNDED)
+    assert prove_parity(network, graph, visited, random, 1e-4).passed
+    assert not prove_parity(network, Spoilt(graph, lambda action: action + 1e-6), visited, random, 1e-4).passed
 
 
 def mismatches(expected: Outputs, found: Outputs, limit: float, space: gymnasium.Space[Any]) -> tuple[int, int]:

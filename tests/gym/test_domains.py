@@ -66,6 +66,13 @@ def test_right_answers_score_full_and_wrong_ones_nothing(domain: Domain) -> None
             assert domain.score(task, wrong).total == 0.0, (task.kind, task.prompt, wrong)
 
 
+def test_whole_answers_are_verified_as_they_are_scored(domain: Domain) -> None:
+    for task in tasks(domain, levels=(5,)):
+        for answer in (task.right, "", "nonsense"):
+            found = domain.nothing() | domain.verify(task, answer)
+            assert found == domain.score(task, answer).rewards, (task.kind, answer)
+
+
 def test_adversarial_answers_gain_nothing(domain: Domain) -> None:
     for task in tasks(domain, levels=(2,) if domain.name == "code" else (0, 2, 5)):
         own = ATTACKS[domain.name](task)

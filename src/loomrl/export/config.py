@@ -15,4 +15,4 @@ class ExportConfig(Section):
     opset: int = Field(default=OPSET, ge=13, le=23)  # of ONNX
     parity_visited: int = Field(default=4_096, ge=1)  # observations, at most: as many as evaluation kept
     parity_random: int = Field(default=4_096, ge=1)  # observations
-    parity_limit: float = Field(default=1e-4, gt=0)  # the greatest difference, relative to max(1, |the network's|)
+    parity_limit: float = Field(default=1e-4, gt=0)  # the greatest difference, relative: see `parity`

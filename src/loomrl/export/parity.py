@@ -1,7 +1,9 @@
 """The proof that the graph acts like the network, on observations visited and random.
 
 Rule: an output passes when |graph - network| <= limit * max(1, |network|) everywhere: absolutely for small numbers,
-relatively for large ones, whose last float32 digits alone exceed any small absolute limit. An action that is a choice
+relatively for large ones, whose last float32 digits alone exceed any small absolute limit. A number of an action that
+has two bounds is held to limit * (high - low) where that is less, or else in a narrow Box no action would differ; but
+roundings to float32, eight of them, are no difference. An action that is a choice
 (an index, several, or bits) and differs is a mismatch, and none is allowed, unless in every component that differs the
 network's two largest logits (a bit's logit and zero) lie within twice what the limit allows each of them: then either
 choice is right, and the action is counted as a near tie. Of two texts the first byte that differs decides: what follows
@@ -35,6 +37,8 @@ class Exported(Protocol):
 
 _CHUNK = 1_024
 _SEED = 20_261_120
+_ROUNDINGS = 8  # to float32, in which graph and network may differ however narrow a Box is
+_TINY = np.finfo(np.float64).tiny  # in place of a width of 0
 CONTINUOUS = ("continuous", "squashed")
 
 
@@ -61,7 +65,10 @@ def prove_parity(
     rows = ~near_ties if isinstance(network.action_space, TextBox) else slice(None)
     compared = [name for name in expected if not (choice and name == "action")]
     differences = {name: _absolute(expected[name][rows], found[name][rows]) for name in compared}
-    scaled = {name: differences[name] / np.maximum(1.0, np.abs(expected[name][rows])) for name in compared}
+    scales = {name: np.maximum(1.0, np.abs(expected[name][rows])) for name in compared}
+    if not choice:
+        scales["action"] = _action_scale(expected["action"], network.action_space, limit)
+    scaled = {name: differences[name] / scales[name] for name in compared}
     worst = {name: float(values.max(initial=0.0)) for name, values in scaled.items()}
     return ParityReport(
         num_observations=len(observations),
@@ -98,6 +105,15 @@ def _absolute(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[Any]:
     if expected.shape != found.shape:
         return np.array(np.inf)
     return np.asarray(np.abs(expected.astype(np.float64) - found.astype(np.float64)))
+
+
+def _action_scale(action: NDArray[Any], space: gymnasium.Space[Any], limit: float) -> NDArray[np.float64]:
+    """What differences of actions (B, *action) in a Box are divided by before they are held to the limit."""
+    assert isinstance(space, gymnasium.spaces.Box)
+    size = np.abs(action.astype(np.float64))
+    width = space.high.astype(np.float64) - space.low  # infinite where a bound is
+    rounded = _ROUNDINGS * np.finfo(np.float32).eps * size / limit
+    return np.asarray(np.maximum(np.minimum(np.maximum(1.0, size), width), np.maximum(rounded, _TINY)))
 
 
 def _mismatches(

@@ -7,6 +7,7 @@ from pydantic import Field
 from loomrl.errors import ConfigError
 from loomrl.storage import ledger
 from loomrl.storage.loomdb.database import LoomDB
+from loomrl.storage.loomdb.records import LineageEdge
 from loomrl.storage.registry import PolicyVersion, Registry
 from loomrl.storage.run_record import RECORD, RunRecord, list_runs, read_run, run_folder
 from loomrl.system.files import sha256_file
@@ -127,10 +128,10 @@ def trace_decision(decision_id: str, registry: Registry, db: LoomDB) -> Lineage:
 
 
 def descendants(node: str, db: LoomDB) -> Descendants:
-    """Everything that came of a snapshot, plug-in, run or version, by LoomDB's edges, each followed to what came later.
+    """Everything that came of a snapshot, plug-in, run or version, by those of LoomDB's edges that say what was made.
 
     `snapshot:` and `plugin:` nodes are objects of the edges of what was made with them, runs are subjects of what they
-    made.
+    made. That a run promoted, refused or went back to a version is no making of it.
 
     Raises:
         ConfigError: when nothing came of the node.
@@ -142,8 +143,8 @@ def descendants(node: str, db: LoomDB) -> Descendants:
     while frontier:
         current = frontier.pop(0)
         for edge in db.edges(current):
-            after = edge.object if edge.subject == current else edge.subject
-            if not _is_later(current, after):
+            after = _came_of(current, edge)
+            if after is None:
                 continue
             edges.append(f"{edge.subject} {edge.predicate} {edge.object}")
             if after not in found and after != node:
@@ -154,12 +155,14 @@ def descendants(node: str, db: LoomDB) -> Descendants:
     return Descendants(node=node, found=found, edges=list(dict.fromkeys(edges)))
 
 
-_TIME = {"environment": 0, "plugin": 0, "snapshot": 1, "run": 2, "policy": 3}
+# Edges that say what was made, and at which end it stands.
+_MAKING = {"produced": "object", "used": "subject", "trained_in": "subject", "made_with": "subject"}
 
 
-def _is_later(node: str, other: str) -> bool:
-    before, after = (_TIME.get(name.partition(":")[0], -1) for name in (node, other))
-    return after > before
+def _came_of(node: str, edge: LineageEdge) -> str | None:
+    """The edge's other end where that was made by, in or with `node`."""
+    made = {"subject": edge.subject, "object": edge.object}.get(_MAKING.get(edge.predicate, ""))
+    return None if made == node else made
 
 
 def find_run(version: PolicyVersion) -> RunRecord | None:

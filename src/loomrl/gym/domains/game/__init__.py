@@ -25,10 +25,12 @@ class Game(Domain):
     choice_bytes = 24
 
     def verify(self, task: Task, answer: str) -> Rewards:
-        """The rewards of a puzzle's answer: all for a move that wins as fast as any, else none.
+        """The rewards of a puzzle's answer: all for a move that wins as fast as any, else none. A match is played.
 
         A puzzle has no win that is slower or that one move ahead shows.
         """
+        if "winning" not in task.facts:
+            return self.score(task, answer).rewards
         return self.everything() if answer.strip(" \r\n") in task.facts["winning"] else self.nothing()
 
     def begin(self, task: Task) -> TaskEpisode:
