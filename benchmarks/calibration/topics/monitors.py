@@ -229,8 +229,8 @@ def _fair(name: str, fleet: Fleet, **options: Any) -> Setting:
     return Setting(name, each(_limits(fleet)), (at_most(_ALARM, 0.05),), batch=20, **options)
 
 
-def _equal(name: str, split: Split) -> Setting:
-    return Setting(name, each(_split(split)), (at_most(_ALARM, 0.05),), batch=20)
+def _equal(name: str, split: Split, **options: Any) -> Setting:
+    return Setting(name, each(_split(split)), (at_most(_ALARM, 0.05),), batch=20, **options)
 
 
 def _bad(name: str, simulation: Callable[[np.random.Generator], dict[str, bool | None]]) -> Setting:
@@ -263,11 +263,15 @@ SETTINGS = (
     _equal("equal versions, 40 agents, episodes that take longer", Split(40, longer=4.0, drift=100.0)),
     _equal(
         "equal versions, agents that wear, another challenger half-way",
-        Split(120, 0.5, 10, wears=40.0, between=40.0, before=1),
+        Split(80, 0.5, 8, wears=40.0, between=40.0, before=1),
+        num_streams=400,
+        in_gate=False,
     ),
     _equal(
         "equal versions, agents that learn, another champion half-way",
-        Split(120, 0.5, 10, wears=-40.0, between=40.0, before=0),
+        Split(80, 0.5, 8, wears=-40.0, between=40.0, before=0),
+        num_streams=400,
+        in_gate=False,
     ),
     _bad("40 agents, every decision violates", _limits(Fleet(40, rates=_VIOLATES, num_rounds=3))),
     _bad("8 agents, every decision violates", _limits(Fleet(8, rates=_VIOLATES, num_rounds=5))),
