@@ -166,7 +166,7 @@ FIXED = [
 @pytest.mark.parametrize("kind", [kind for kind in MATH.kinds if kind != "addition"])
 def test_no_fixed_line_is_working(kind: str) -> None:
     """Whatever is asked."""
-    for level in (0, 3, 6, 9):
+    for level in (0, 9):
         drawn = MATH.generate(np.random.default_rng(level), level, [kind])
         for line in FIXED:
             assert progression(drawn, *line.format(drawn.right).split("\n")) == 0.0, (drawn.prompt, drawn.right, line)
