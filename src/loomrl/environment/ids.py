@@ -2,11 +2,12 @@
 
 import re
 import warnings
+from collections.abc import Callable, Iterable
 
 from gymnasium.envs.registration import EnvSpec, registry
 
 _ID = re.compile(r"(?P<name>.+)-v(?P<version>\d+)")
-_reserved: set[str] = set()
+_reserved: list[Callable[[], Iterable[str]]] = []
 _MUJOCO_PY = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer"
     r"|Walker2d)-v[0-3]"
@@ -44,11 +45,12 @@ def _is_gymnasiums(spec: EnvSpec) -> bool:
     return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.envs")
 
 
-def reserve(name: str) -> None:
-    """Keep a name from being registered, because it means something else, as those of LoomRL Gym's domains do."""
-    _reserved.add(name)
+def reserve(names: Callable[[], Iterable[str]]) -> None:
+    """Keep names from being registered, because they mean something else, as those of LoomRL Gym's domains do. They are
+    asked for when a name is checked."""
+    _reserved.append(names)
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name was given to `reserve`."""
-    return name in _reserved
+    """Whether the name is one of those given to `reserve`."""
+    return any(name in names() for names in _reserved)

@@ -7,7 +7,6 @@ from pathlib import Path
 from gymnasium import register
 
 from loomrl.environment.ids import reserve
-from loomrl.system.plugins import DOMAINS, plugin_points
 
 _ROBOTS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 for _name in _ROBOTS:
@@ -19,6 +18,12 @@ for _name in _ROBOTS:
 for _module in pkgutil.iter_modules([str(Path(__file__).parent / "domains")]):
     _camel = "".join(part.capitalize() for part in _module.name.split("_"))
     register(id=f"loomrl/{_camel}-v0", entry_point=f"loomrl.gym.domains.{_module.name}:Environment")
-    reserve(_module.name)
-for _point in plugin_points(DOMAINS):
-    reserve(_point.name)
+
+
+def _domains() -> list[str]:
+    from loomrl.gym.domains import names  # those of plug-ins among them, which takes a while to find
+
+    return names()
+
+
+reserve(_domains)

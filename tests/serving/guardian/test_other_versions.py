@@ -102,6 +102,17 @@ class Fleet:
         return float(found["monitors"]["reward"]["e_value"])
 
 
+def goes_on_fairly(fleet: Fleet, versions: tuple[str, str], earned: Earned, is_restarted: bool) -> None:
+    """More agents come to those there were; nothing is laid to the second version, which is equal to the first."""
+    if is_restarted:
+        fleet.restart()
+    for _ in range(4):
+        fleet.decide(dict.fromkeys(versions, 0.5), versions, earned, 120)
+    assert fleet.stream.describe()["2"]["control"] == versions[0]
+    assert fleet.e_value("2") < 20.0
+    assert fleet.stream.refuted == []
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_challenger_that_takes_anothers_place_is_not_judged_by_agents_that_were_dealt_the_other(
     is_restarted: bool,
@@ -110,12 +121,7 @@ def test_a_challenger_that_takes_anothers_place_is_not_judged_by_agents_that_wer
     fleet = Fleet(120)
     for _ in range(8):
         fleet.decide({"1": 0.5, "3": 0.5}, ("1", "3"), wears, 80)
-    if is_restarted:
-        fleet.restart()
-    for _ in range(4):
-        fleet.decide(BOTH, ("1", "2"), wears, 120)
-    assert fleet.e_value("2") < 20.0
-    assert fleet.stream.refuted == []
+    goes_on_fairly(fleet, ("1", "2"), wears, is_restarted)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -126,13 +132,7 @@ def test_a_new_champion_is_not_held_against_a_challenger_with_agents_that_were_t
     fleet = Fleet(120)
     for _ in range(8):
         fleet.decide(BOTH, ("1", "2"), learns, 80)
-    if is_restarted:
-        fleet.restart()
-    for _ in range(4):
-        fleet.decide({"3": 0.5, "2": 0.5}, ("3", "2"), learns, 120)
-    assert fleet.stream.describe()["2"]["control"] == "3"
-    assert fleet.e_value("2") < 20.0
-    assert fleet.stream.refuted == []
+    goes_on_fairly(fleet, ("3", "2"), learns, is_restarted)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -142,12 +142,7 @@ def test_a_version_whose_monitors_begin_anew_is_not_judged_by_agents_that_it_had
     for _ in range(8):
         fleet.decide(BOTH, ("1", "2"), wears, 80)
     fleet.stream.forget("2")
-    if is_restarted:
-        fleet.restart()
-    for _ in range(4):
-        fleet.decide(BOTH, ("1", "2"), wears, 120)
-    assert fleet.e_value("2") < 20.0
-    assert fleet.stream.refuted == []
+    goes_on_fairly(fleet, ("1", "2"), wears, is_restarted)
 
 
 def test_nor_by_those_that_it_had_at_another_server() -> None:

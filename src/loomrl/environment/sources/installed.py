@@ -56,7 +56,7 @@ def _require_same_files(name: str, recorded: str) -> None:
     release = _EDITED.sub("", recorded)
     if installed_version(name) != release or (found := exact_version(name)) == recorded:
         return
-    if recorded == release and not _lists_files(name):
+    if recorded == release and not _lists_code(_record(name) or []):
         warnings.warn(
             f"the snapshot does not say which files of {name} {release} it was taken with, as earlier versions of "
             "loomrl took it from an editable installation: take it again",
@@ -72,20 +72,24 @@ def _require_same_files(name: str, recorded: str) -> None:
 
 def _edited_files(name: str) -> dict[str, str]:
     """File -> SHA-256 of what no version stands for."""
-    installed = distribution(name)
-    record = installed.read_text("RECORD")
-    if name == _OWN or record is None or (installed.read_text("INSTALLER") or "").strip() == "conda":
+    installed, rows = distribution(name), _record(name)
+    if name == _OWN or rows is None or (installed.read_text("INSTALLER") or "").strip() == "conda":
         return {}
-    if _lists_files(name):
-        return dict(_changed(str(installed.locate_file("")), list(csv.reader(record.splitlines()))))
+    if _lists_code(rows):
+        return dict(_changed(str(installed.locate_file("")), rows))
     tops = (installed.read_text("top_level.txt") or "").split()
     places = {top: place for top in tops if (place := find_location(top)) is not None}
     return {file: sha256_file(path) for top, place in places.items() for path, file in files_of(place, top)}
 
 
-def _lists_files(name: str) -> bool:
-    """Whether an installed distribution's RECORD lists its code; that of an editable installation does not."""
-    rows = csv.reader((distribution(name).read_text("RECORD") or "").splitlines())
+def _record(name: str) -> list[list[str]] | None:
+    """The rows of an installed distribution's RECORD: file, digest, size; None where there is no record."""
+    record = distribution(name).read_text("RECORD")
+    return None if record is None else list(csv.reader(record.splitlines()))
+
+
+def _lists_code(rows: list[list[str]]) -> bool:
+    """Whether a record lists code; that of an editable installation does not."""
     return any(digest and not _NO_CODE.match(file) for file, digest, _ in rows)
 
 

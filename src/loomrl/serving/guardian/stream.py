@@ -27,8 +27,8 @@ Agents that come under one token which may speak for any are one's word, however
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -124,11 +124,15 @@ class Stream:
         """The evidence about each version whose monitors are at work and that has had a record, for the other
         servers.
         """
-        told = [one for version, one in self._evidence.items() if version in self._monitors and one.window]
-        for one in told:
-            experiments = () if one.arm is None else (one.arm.experiment,)
-            one.before = {name: self._before[name] for name in experiments if name in self._before}
-        return told
+        return [
+            replace(one, before=self._dealt_before(one.arm))
+            for version, one in self._evidence.items()
+            if version in self._monitors and one.window
+        ]
+
+    def _dealt_before(self, arm: Arm | None) -> DealtBefore:
+        """Of the experiment of this arm alone."""
+        return {name: times for name, times in self._before.items() if arm is not None and name == arm.experiment}
 
     def merge(self, shared: Shared) -> list[Trigger]:
         """Adopt the evidence of all servers; returns a trigger for each version that it now refutes, or that another
@@ -156,7 +160,8 @@ class Stream:
     def _share_known_evidence(self, version: str) -> None:
         """Give a version's monitors the merged evidence of all servers, where there is any."""
         if (one := self._known.get(version)) is not None:
-            self._monitors[version].set_shared_evidence(one, self._beside(one, self._known.values()), self._number)
+            beside = self._beside(one, self._known.values(), self._evidence.values())
+            self._monitors[version].set_shared_evidence(one, beside, self._number)
 
     def _adopt_triggers(self, shared: Shared) -> list[Trigger]:
         """Triggers of other servers for versions that have none here; they count here from now on."""
@@ -298,15 +303,15 @@ class Stream:
                 one.arm.end_others(units, versions)
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
-        return self._beside(evidence, list(reversed(self._evidence.values())), [*self._known.values()])
+        return self._beside(evidence, list(reversed(self._evidence.values())), self._known.values())
 
     def _beside(
-        self, evidence: VersionEvidence, known: Collection[VersionEvidence], elsewhere: Sequence[VersionEvidence] = ()
+        self, evidence: VersionEvidence, known: Iterable[VersionEvidence], elsewhere: Iterable[VersionEvidence]
     ) -> Beside:
         """Of `known` evidence; an agent that others saw `elsewhere` before counts there."""
         champion = _champion_of(evidence, known)
         two = evidence.version, None if champion is None else champion.version
-        others = [one for one in (*known, *self._evidence.values()) if one.version not in two]
+        others = [one for one in known if one.version not in two]
         arms = [one.arm for one in (*others, *elsewhere) if one.arm is not None]
         before = [self._before, *(one.before for one in self._known.values())]
         return Beside(self._alone.is_certain, champion, arms, before)
