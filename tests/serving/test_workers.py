@@ -250,6 +250,7 @@ class Load:
     def __init__(self, server: ServerProcess) -> None:
         self._stop, self._connections = threading.Event(), ExitStack()
         self.decision_ids: list[str] = []
+        self._num_decided = [0] * 4
         self.num_broken = 0
         self.refused: list[str] = []
         clients = [self._connections.enter_context(connected(server, number % 2)) for number in range(4)]
@@ -259,10 +260,16 @@ class Load:
         while not self._stop.is_set():
             try:
                 self.decision_ids.append(client.decide(f"agent-{number}", OBS).decision_id)
+                self._num_decided[number] += 1
             except Refused as refused:
                 self.refused.append(str(refused))
             except ServiceError:
                 self.num_broken += 1
+
+    def wait_for_all(self) -> None:
+        """Until each of the agents has asked once more and been answered."""
+        before = list(self._num_decided)
+        wait_for(lambda: all(now > then + 1 for now, then in zip(self._num_decided, before, strict=True)))
 
     def __enter__(self) -> "Load":
         for thread in self._threads:
@@ -280,18 +287,23 @@ def test_a_killed_worker_is_replaced_and_loses_no_acknowledged_decision(loomrl_h
     options = {"champion_folder": folders[0], "workers": 2, "rate": 1e9}
     with ServerProcess("cartpole", **options) as server, Load(server) as load:
         wait_for(lambda: {0, 1} <= set(map(worker_of, load.decision_ids)))
+        num_broken = 0
         for worker in (0, 1):
             before = pids(server)
             with connected(server, worker) as client:
                 own = client.decide("kept", OBS).decision_id
+            assert load.num_broken == num_broken  # nothing broke but by a kill
             os.kill(before[worker], signal.SIGKILL)
             num_decided = len(load.decision_ids)
             wait_for(lambda n=num_decided: len(load.decision_ids) > n + 50)  # the other one answers
             with server.client() as client:
                 wait_for(lambda c=client, o=own: is_told(c, o))  # until its worker is there again
             wait_for(lambda b=before, w=worker: pids(server)[w] != b[w])
+            load.wait_for_all()
+            num_broken = load.num_broken
+            load.wait_for_all()
+            assert load.num_broken == num_broken
     assert load.refused == []
-    assert load.num_broken <= 2 * 4  # the connections of those that were killed
     on_record = {entry["decision_id"] for entry in records("cartpole") if entry["kind"] == "decision"}
     assert set(load.decision_ids) <= on_record
     for worker in range(2):
