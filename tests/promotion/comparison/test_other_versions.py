@@ -187,3 +187,24 @@ def test_an_experiment_whose_beginning_was_removed_claims_nothing() -> None:
     second.play(BOTH, {"1": 1.0, "2": 9.0}, experiment="another")
     assert difference().finding == "better"
     assert len(trial().agents) == 60
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_agent_that_decides_before_its_last_feedback_comes_counts_all_the_same(is_late: bool) -> None:
+    """What ends an episode is told after the next one began: it is dealt by its own first decision."""
+    log = AuditLog("cartpole")
+    told = {"experiment": "e", "dealt": "2", "shares": BOTH}
+
+    def begin(explored: bool = False, **changes: object) -> str:
+        asked = {"exploration_flag": explored, "explore_requested": explored}
+        return decide(log, "a", None, [0.0] * 4, "2", **asked, **(told | changes))
+
+    last, again = begin(), {"experiment": "again"}
+    for begins in [begin] * 5 + [lambda: begin(True, **again), lambda: begin(False, **again)]:
+        following = begins() if is_late else ""
+        reward(log, last, "a", None, 1.0, ended=True)
+        last = following or begins()
+    (plain,), (exploring,) = trial().agents, trial(explored=True).agents
+    assert (plain.assignment.experiment, [len(one.actions) for one in plain.episodes]) == ("e", [1] * 6)
+    assert (exploring.assignment.experiment, [len(one.actions) for one in exploring.episodes]) == ("again", [1] * 2)
+    assert [agent.asked for agent in (plain, exploring)] == [False, True]

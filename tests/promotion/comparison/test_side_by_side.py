@@ -71,6 +71,23 @@ def test_rewards_that_never_come_count_as_the_least_once_an_episode_is_given_up(
     assert difference(episodes, known, **settings).finding == "worse"
 
 
+def test_costs_that_never_come_count_as_the_greatest_once_an_episode_is_given_up() -> None:
+    """Each decision costs 2; a crash takes the feedback with it."""
+    rng, episodes = np.random.default_rng(6), list[WindowEpisode]()
+    for number, version in enumerate(dealt(rng, 200)):
+        (one,) = lived(f"agent {number}", version, [(number, 1e9, -2.0)], now=500.0)
+        is_lost = version == "2" and number % 2
+        one.rewards, one.costs = (
+            {"0": -2.0, "1": None if is_lost else -2.0},
+            {"0": 2.0} | ({} if is_lost else {"1": 2.0}),
+        )
+        episodes.append(one)
+    config = ComparisonConfig(longest_episode_seconds=10.0, reward_range=(-10.0, 0.0), cost_range=(0.0, 20.0))
+    known = Known(now=BEGIN.timestamp() + 10_000.0)
+    found = compare_live(episodes, ("1", "2"), [], config, (-20.0, 0.0), known=known).differences
+    assert [(one.quantity, one.finding) for one in found] == [("reward", "worse"), ("cost", "worse")]
+
+
 def test_a_difference_between_agents_is_found_and_more_of_their_episodes_find_smaller_ones() -> None:
     rng = np.random.default_rng(2)
 

@@ -263,9 +263,11 @@ def _return(episode: WindowEpisode, config: ComparisonConfig, known: Known) -> I
 def _cost(episode: WindowEpisode, config: ComparisonConfig, known: Known) -> Interval:
     if (whole := episode.episode_cost) is not None:
         return whole, whole
-    if _is_given_up(episode, config, known) and episode.costs:
-        return sum(episode.costs.values()), sum(episode.costs.values())
-    return UNKNOWN
+    if not (_is_given_up(episode, config, known) and episode.costs) or config.cost_range is None:
+        return UNKNOWN
+    told = sum(episode.costs.values())
+    is_told = len(episode.costs) == len(episode.rewards)  # else what it led to may be why the rest never came
+    return (told, told) if is_told else (max(told, config.cost_range[1]),) * 2
 
 
 def _left(trial: AgentComparison) -> set[int]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ Key = tuple[str, str | None]  # agent_id, episode_id
 _MOST_OPEN = 100_000  # episodes that have not ended; those that were silent for longest are forgotten
 _OF_DECISIONS = (
     "observations", "actions", "values", "deciders", "asked", "explored", "fallbacks", "propensities", "decided_at",
+    "dealt",
 )  # fmt: skip
 _BY_DECISION = ("rewards", "costs", "told_at")
 
@@ -64,6 +65,15 @@ class Assignment:
         """Whether it could have been dealt to another version."""
         return max(self.shares.values()) < 1.0
 
+    @property
+    def key(self) -> tuple[str, Arms]:
+        """The experiment and the versions in it."""
+        return self.experiment, self.arms
+
+    def is_like(self, other: "Assignment") -> bool:
+        """Whether it is the same but for the time."""
+        return (self.key, self.version, self.shares) == (other.key, other.version, other.shares)
+
     @classmethod
     def of(cls, record: Json) -> "Assignment | None":
         """What a decision's record says of a split; None where none was in force, or it was decided in place of what
@@ -82,15 +92,24 @@ class Assignment:
         return cls(experiment, record["version"], {record["version"]: chance}, told, is_partial=True)
 
 
+class Unanswered(NamedTuple):
+    """A request that got no answer."""
+
+    time: str  # ISO 8601
+    asked: bool  # to explore
+    dealt: Assignment | None
+
+
 @dataclass
 class WindowEpisode:
     """What the log tells of one episode since the last look. `cut`: it began before that.
 
-    `observations` to `propensities` and `decided_at` have one entry for each decision, in their order. `deciders` are
-    versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore, `explored`
-    whether it was drawn, `fallbacks` whether a shield had something else act. `rewards`, `costs` and `told_at`, the
-    times of feedback, are by decision id; a reward is None until it has come. `assignments` are by experiment and the
-    versions in it, the first of each. `unanswered` are requests that got no answer. Times are ISO 8601.
+    `observations` to `propensities`, `decided_at` and `dealt` have one entry for each decision, in their order.
+    `deciders` are versions, None where a person or a fallback decided; `asked` says whether the agent asked to explore,
+    `explored` whether it was drawn, `fallbacks` whether a shield had something else act. `dealt` is what a split dealt,
+    without its own time; None without one. `rewards`, `costs` and `told_at`, the times of feedback, are by decision id;
+    a reward is None until it has come. `assignments` are by experiment and the versions in it, the first of each.
+    `unanswered` are requests that got no answer. Times are ISO 8601.
     `rewards_before` are those of decisions before the window, by decision id. `is_left`: these are its first decisions
     alone, for then somebody else decided, or a time came.
     """
@@ -117,12 +136,13 @@ class WindowEpisode:
     began: str = ""  # ISO 8601 time of the first decision
     decided_at: list[str] = field(default_factory=list)  # times of all of them
     told_at: dict[str, str] = field(default_factory=dict)  # decision id -> time of its feedback
+    dealt: list[Assignment | None] = field(default_factory=list)  # by a split, but for the time
     assignments: dict[tuple[str, Arms], Assignment] = field(default_factory=dict)  # the first in each
-    unanswered: list[tuple[str, bool]] = field(default_factory=list)  # requests: when, and whether to explore
+    unanswered: list[Unanswered] = field(default_factory=list)
 
     def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
-        self.add_request(record)
+        self.dealt.append(self._add_request(record))
         self.decided_at.append(record["timestamp"])
         self.deciders.append(None if is_taken_over(record) else record["version"])
         self.asked.append(asked_to_explore(record))
@@ -134,21 +154,38 @@ class WindowEpisode:
         self.values.append(record["value"])
         self.rewards[record["decision_id"]] = None
 
-    def add_request(self, record: Json) -> None:
-        """Note who acts, since when, and in which experiment; records of several servers come in any order."""
+    def add_unanswered(self, record: Json) -> None:
+        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
+        dealt = self._add_request(record)
+        self.unanswered.append(Unanswered(record["timestamp"], record["asked_to_explore"], dealt))
+
+    def _add_request(self, record: Json) -> Assignment | None:
+        """Note who acts, since when, and in which experiment; returns what was dealt, without its own time."""
         told = record["timestamp"]
         if not self.began or told < self.began:
             self.agent_id, self.began = record["agent_id"], told
         if (found := Assignment.of(record)) is None:
-            return
-        known = self.assignments.get(key := (found.experiment, found.arms))
-        if known is None or told < known.time:
-            self.assignments[key] = found
+            return None
+        self._note_dealt(found, told)
+        known = self.assignments[found.key]
+        return known if known.is_like(found) else found
 
-    def add_unanswered(self, record: Json) -> None:
-        """Add a request that got no answer: the agent counts as dealt to its version all the same."""
-        self.add_request(record)
-        self.unanswered.append((record["timestamp"], record["asked_to_explore"]))
+    def _note_dealt(self, dealt: Assignment, time: str) -> None:
+        """Keep the first of each experiment with these versions; records of several servers come in any order."""
+        known = self.assignments.get(dealt.key)
+        if known is None or time < known.time:
+            self.assignments[dealt.key] = replace(dealt, time=time)
+
+    def _note_all_dealt(self) -> None:
+        """Find `assignments` anew, from what each request was dealt."""
+        self.assignments = {}
+        requests = (
+            *zip(self.decided_at, self.dealt, strict=False),
+            *((one.time, one.dealt) for one in self.unanswered),
+        )
+        for time, dealt in requests:
+            if dealt is not None:
+                self._note_dealt(dealt, time)
 
     def add_feedback(self, record: Json) -> None:
         """Add a feedback's record. One on a decision before the window shows that the episode began there."""
@@ -176,11 +213,15 @@ class WindowEpisode:
         for name in _BY_DECISION:
             kept[name] = {one: value for one, value in getattr(self, name).items() if one in ids}
             setattr(self, name, {one: value for one, value in getattr(self, name).items() if one not in ids})
-        rest = replace(self, cut=False, began=kept["decided_at"][0], rewards_before={}, ends_before=[], **kept)
+        began = kept["decided_at"][0]
+        kept["unanswered"] = [one for one in self.unanswered if one.time >= began]
+        rest = replace(self, cut=False, began=began, rewards_before={}, ends_before=[], **kept)
         for name in _OF_DECISIONS:
             setattr(self, name, getattr(self, name)[:place])
+        self.unanswered = [one for one in self.unanswered if one.time < began]
         self.ended, self.terminated = False, False  # what was known was known of the later ones
-        self.assignments = self.assignments if place else {}
+        for one in (self, rest):
+            one._note_all_dealt()
         return rest
 
     @property
@@ -190,7 +231,9 @@ class WindowEpisode:
 
     def asked_at(self, time: str) -> bool:
         """Whether the agent asked to explore in its first request at this time, ISO 8601, or later."""
-        requests = (*zip(self.decided_at, self.asked, strict=False), *self.unanswered)
+        requests = (
+            *zip(self.decided_at, self.asked, strict=False), *((one.time, one.asked) for one in self.unanswered),
+        )  # fmt: skip
         return min((one for one in requests if one[0] >= time), default=(time, False))[1]
 
     @property
