@@ -10,7 +10,7 @@ differ, for values of a known range.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,6 +25,17 @@ _STAKES: Floats = 0.9 / np.exp2(np.arange(14, dtype=np.float64))
 _CENTERS: Floats = np.linspace(0.0, 1.0, 9)  # of the range: around the best of them values vary least
 _NUM_PREFIXES = 12  # numbers of units at which bounds are looked at
 _BISECTIONS = 32
+
+
+def possible(shares: Mapping[str, float]) -> frozenset[str]:
+    """The versions that can be dealt, by `shares`: version -> chance of being dealt to it."""
+    return frozenset(version for version, share in shares.items() if share > 0.0)
+
+
+def is_by_chance(shares: Mapping[str, float]) -> bool:
+    """Whether more than one version can be dealt. While one decides for all, units are alike, whichever they are dealt
+    later."""
+    return max(shares.values()) < 1.0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
+from loomrl.serving.guardian import trial
 from loomrl.serving.guardian.evidence import VersionEvidence
 from loomrl.serving.guardian.sharing import Shared
 from loomrl.serving.guardian.stream import STATE, Stream, StreamState
@@ -201,6 +202,51 @@ def test_agents_count_where_an_experiment_dealt_them_whichever_server_they_asked
     assert [stream.refuted for stream in fleet.streams] == [[], []]
 
 
+@pytest.mark.parametrize("is_random", [False, True])
+def test_what_a_third_version_left_behind_at_another_server_is_laid_to_none_of_the_two(is_random: bool) -> None:
+    """One server is away while the third decides, so that its agents ask the other one, and come back."""
+    fleet = Fleet(160, num_servers=2)
+    home = fleet.server.copy()
+
+    def play(shares: Mapping[str, float], versions: tuple[str, str], rounds: int) -> None:
+        for _ in range(rounds):
+            if is_random:
+                fleet.server = fleet.rng.integers(2, size=160)
+            fleet.decide(shares, versions, lambda *_: 5.0, 160)
+
+    play(BOTH, ("1", "2"), 2)
+    fleet.server[:] = 1
+    play({"3": 0.5, "2": 0.5}, ("3", "2"), 2)
+    fleet.server = home
+    fleet.skill[~fleet.is_dealt] += 4.0
+    play(BOTH, ("1", "2"), 16)
+    assert [stream.refuted for stream in fleet.streams] == [[], []]
+
+
+def test_no_arm_of_an_experiment_goes_on_alone_when_another_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents of one server earn more. Its champion's arm is full first, for it has nine agents of ten."""
+    monkeypatch.setattr(trial, "_MOST_AGENTS", 150)
+    fleet = Fleet(3500, num_servers=2)
+    fleet.server = np.where(fleet.rng.random(3500) < 0.2, 1, 0)
+    fleet.is_dealt = fleet.rng.random(3500) < 0.1
+    fleet.skill += 3.0 * fleet.server
+    fleet.decide({"1": 0.9, "2": 0.1}, ("1", "2"), lambda *_: 5.0, 3500)
+    assert [stream.refuted for stream in fleet.streams] == [[], []]
+    for stream in fleet.streams:
+        arms = {one.version: len(one.arm.agents) for one in stream.state().versions if one.arm is not None}
+        assert arms["1"] == 150
+        assert arms["2"] < 40
+
+
+def test_an_experiment_that_was_saved_by_an_earlier_version_ends_for_its_agents_too() -> None:
+    """It did not say which versions all of them could be dealt to."""
+    enrolled = {"old": trial.Enrolled("2026-01-01T00:00:00Z", BOTH)}
+    arm = trial.Arm("e", True, agents=enrolled)
+    arm.enrol("new", "2026-01-02T00:00:00Z", {"1": 0.4, "2": 0.3, "3": 0.3})
+    arm.end_others(["old"], {"1", "2", "3"}, "2026-01-03T00:00:00Z")
+    assert [one.until for one in arm.agents.values()] == ["2026-01-03T00:00:00Z", ""]
+
+
 @pytest.mark.parametrize("asks", [0.0, 0.4])
 def test_a_worse_version_is_taken_out_where_agents_ask_to_explore_now_and_then(asks: float) -> None:
     fleet = Fleet(200)
@@ -252,7 +298,7 @@ def test_what_was_saved_before_this_was_known_is_read() -> None:
         del one["before"]
         one["open_episodes"] = [{"agent_id": "a", "episode_id": "b", "cut": False, "place": 3}]
         for enrolled in one["arm"]["agents"].values():
-            del enrolled["asked"], enrolled["is_over"]
+            del enrolled["asked"], enrolled["until"]
     fleet.streams = [fleet.new_stream(state=STATE.validate_python(saved))]
     fleet.decide(BOTH, ("1", "2"), wears, 40)
     assert fleet.stream.describe()["2"]["control"] == "1"

@@ -148,6 +148,47 @@ def test_an_episode_breaks_a_limit_once_and_at_once() -> None:
     assert (log.monitor("violations.lean")["num_values"], log.monitor("violations.lean")["mean"]) == (2, 0.5)
 
 
+@pytest.mark.parametrize("by_person", [False, True])
+def test_a_state_that_others_left_behind_is_not_laid_to_who_takes_over(by_person: bool) -> None:
+    """Once it was good again it is."""
+    log, broken, good = Log(), {"observation": [2.0, 0.0]}, {"observation": [0.0, 0.0]}
+    for number in range(50):
+        names = {"episode": str(number), "agent": str(number)}
+        log.decide(**names, **broken, **({"override": 1} if by_person else {"version": "0"}))
+        for _ in range(3):
+            log.decide(**names, **broken)
+    assert log.monitor("violations.lean")["mean"] == log.monitor("out_of_distribution")["mean"] == 0.0
+    for number in range(5):
+        names = {"episode": str(number), "agent": str(number)}
+        log.decide(**names, **good)
+        log.decide(**names, **broken)
+    found = log.monitor("violations.lean")
+    assert (found["num_values"], found["mean"]) == (50, 0.1)
+
+
+@pytest.mark.parametrize("per", ["episode", "step"])
+def test_the_next_version_is_not_taken_out_for_what_the_former_one_broke(per: str) -> None:
+    """A lane that was left stays left until the episode ends; the second version never leaves it."""
+    lane = {"name": "lane", "quantity": "observation[0]", "low": None, "high": 0.5, "per": per, "mandatory": True}
+    told = manifest(constraints=[lane | {"max_probability": 0.05}], out_of_distribution=None)
+    known, rng, taken = Watch.of(told, OBSERVED, MonitorsConfig()), np.random.default_rng(3), list[str]()
+    log, steps, left = Log(), rng.integers(40, size=40), np.zeros(40, dtype=bool)
+    log.stream, version, episodes = Stream(lambda _: known), "1", np.zeros(40, dtype=int)
+    for _ in range(200):
+        for agent in range(40):
+            left[agent] &= steps[agent] > 0
+            left[agent] |= version == "1" and rng.random() < 0.03
+            names = {"agent": str(agent), "episode": str(episodes[agent])}
+            made = log.decide(version, **names, observation=[float(left[agent]), 0.0])
+            steps[agent] = (steps[agent] + 1) % 40
+            ended = {"episode_id": names["episode"], "terminated": bool(steps[agent] == 0)}
+            log.reward(made, 1.0, version, agent_id=str(agent), **ended)
+            episodes[agent] += ended["terminated"]
+        taken += [one for one in log.stream.refuted if one not in taken]
+        version = "2" if taken else "1"
+    assert taken == ["1"]
+
+
 def test_each_quantity_has_its_monitor() -> None:
     log = Log()
     log.decide()
@@ -233,6 +274,24 @@ def test_a_stated_reference_is_the_control_of_the_first_version() -> None:
     trigger = log.trigger()
     assert trigger is not None
     assert trigger["reason"].startswith("reward: 60.0% of the range below the stated reference in ")
+
+
+@pytest.mark.parametrize(("num_agents", "flushed"), [(40, 0), (6, 0), (6, 20), (40, 20)])
+def test_rewards_that_come_many_at_once_count_where_they_were_earned(num_agents: int, flushed: int) -> None:
+    """0.7 in the mean, where 0.5 is allowed. They are told after each ten minutes, or every twenty decisions."""
+    log, rng = Log(reference=0.5, reward_range=(0.0, 1.0)), np.random.default_rng(1)
+    waiting = dict[str, list[str]]()
+    for second in range(0, 3000, 30):
+        for agent in map(str, range(num_agents)):
+            time = f"2026-01-01T00:{second // 60:02}:{second % 60:02}.000000Z"
+            decision, told = log.decide(agent=agent, timestamp=time), waiting.setdefault(agent, [])
+            if len(told) >= flushed if flushed else second % 600 == 0:
+                for one in told:
+                    log.reward(one, float(rng.random() < 0.7), agent_id=agent, timestamp=time)
+                told.clear()
+            told.append(decision)
+    assert log.trigger() is None
+    assert log.monitor("reward")["e_value"] < 5.0
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,6 @@ def _agents(episodes: Sequence[WindowEpisode]) -> dict[tuple[str, str], Agent]:
     agents: dict[tuple[str, str], Agent] = {}
     for assignment, episode in _in_experiments(episodes):
         key = assignment.experiment, episode.agent_id
-        # While one version decides for all, agents are alike, whichever they are dealt later.
         if assignment.is_random and (key not in agents or assignment.time < agents[key].assignment.time):
             agents[key] = Agent(assignment, episode.asked_at(assignment.time))
     dealt = [

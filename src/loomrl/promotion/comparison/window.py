@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loomrl.errors import ArtifactError
+from loomrl.statistics.assignment import is_by_chance, possible
 from loomrl.storage.audit.hosts import chains_of_all_hosts
 from loomrl.storage.audit.records import DECISION, SIMULATED, RequestTimes, asked_to_explore, expand, is_taken_over
 from loomrl.storage.audit.sealing import require_opened
@@ -58,12 +59,12 @@ class Assignment:
     @property
     def arms(self) -> Arms:
         """The versions that an agent could be dealt to; none where the record does not tell."""
-        return frozenset() if self.is_partial else frozenset(name for name, share in self.shares.items() if share > 0.0)
+        return frozenset() if self.is_partial else possible(self.shares)
 
     @property
     def is_random(self) -> bool:
         """Whether it could have been dealt to another version."""
-        return max(self.shares.values()) < 1.0
+        return is_by_chance(self.shares)
 
     @property
     def key(self) -> tuple[str, Arms]:

@@ -17,9 +17,11 @@ from loomrl.serving.guardian.tokens import (
 from loomrl.serving.guardian.trial import Arm, Place
 from loomrl.types import Json
 
+MOST_WAITING = 100_000  # decisions whose reward is to come; the oldest are forgotten, as if it never came
 _WINDOW_CHARACTERS = len("2026-01-01T00:0")  # of a timestamp: ten minutes
 
 Key = tuple[str, str]  # agent_id, episode_id
+RewardPlace = tuple[int, int, str]  # of a decision among its agent's in life and in the window, and the window
 DealtBefore = dict[str, dict[str, str]]  # experiment -> agent -> when it was dealt, ISO 8601, in an arm that is no more
 
 
@@ -36,6 +38,8 @@ class LiveEpisode:
     number_in_window: int = 0
     window: str = ""  # in which it began
     is_part: bool = False  # another version decided in it
+    is_taken_over: bool = False  # another decided last: the version finds the state that led to
+    found_broken: list[str] = field(default_factory=list)  # monitors of its state, as it was found, and has stayed
     return_place: Place = (0, 0)  # among the agent's returns in its experiment
     num_decisions: int = 0
     num_rewards: int = 0
@@ -109,6 +113,7 @@ class VersionEvidence:
     open_episodes: list[LiveEpisode] = field(default_factory=list)  # in the order they began
     requests_by_token: RequestCounts = field(default_factory=RequestCounts)
     steady_requests_by_token: SteadyCounts = field(default_factory=SteadyCounts)
+    reward_places: dict[str, RewardPlace] = field(default_factory=dict)  # by decision: those whose reward is to come
     trigger: Trigger | None = None
     suspicions: dict[str, Suspicion] = field(default_factory=dict)  # by monitor, the newest
 

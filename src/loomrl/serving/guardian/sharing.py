@@ -5,12 +5,12 @@ evidence never changes hands: what is known together grows in one order for all 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loomrl.serving.guardian.evidence import Counts, DealtBefore, VersionEvidence
 from loomrl.serving.guardian.monitor import Monitor
 from loomrl.serving.guardian.tokens import RequestCounts, SteadyCounts
-from loomrl.serving.guardian.trial import Arm
+from loomrl.serving.guardian.trial import Arm, Enrolled, first_enrolled
 
 Homes = tuple[dict[str, int], dict[str, int]]  # agent -> revision by which it was known first: in life, in the window
 Owners = dict[str, VersionEvidence]  # agent -> the evidence in which it counts
@@ -98,14 +98,15 @@ def _arm(arms: Sequence[Arm]) -> Arm | None:
     newest = max(arms, key=lambda arm: max((one.time for one in arm.agents.values()), default=""), default=None)
     if newest is None:
         return None
-    found = Arm(newest.experiment, newest.is_champion, newest.number)
-    for arm in arms:
-        if (arm.experiment, arm.is_champion) == (found.experiment, found.is_champion):
-            found.number = max(found.number, arm.number)
-            for agent, one in arm.agents.items():
-                known = found.agents.setdefault(agent, one)
-                first = min(known, one, key=lambda enrolled: enrolled.time)
-                found.agents[agent] = replace(first, is_over=known.is_over or one.is_over)
-            seen = [end for span in (found.span, arm.span) if span is not None for end in span]
-            found.span = (min(seen), max(seen)) if seen else None
-    return found
+    same = [arm for arm in arms if (arm.experiment, arm.is_champion) == (newest.experiment, newest.is_champion)]
+    known: dict[str, list[Enrolled]] = {}
+    for agent, enrolled in ((agent, one) for arm in same for agent, one in arm.agents.items()):
+        known.setdefault(agent, []).append(enrolled)
+    seen = [end for arm in same if arm.span is not None for end in arm.span]
+    return Arm(
+        newest.experiment,
+        newest.is_champion,
+        max(arm.number for arm in same),
+        {agent: several[0] if len(several) == 1 else first_enrolled(several) for agent, several in known.items()},
+        (min(seen), max(seen)) if seen else None,
+    )

@@ -27,13 +27,13 @@ Agents that come under one token which may speak for any are one's word, however
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from loomrl.serving.guardian.evidence import DealtBefore, LiveEpisode, VersionEvidence
+from loomrl.serving.guardian.evidence import MOST_WAITING, DealtBefore, LiveEpisode, VersionEvidence
 from loomrl.serving.guardian.monitor import Trigger
 from loomrl.serving.guardian.sharing import Shared, merged_evidence
 from loomrl.serving.guardian.tokens import Suspicion, token_of, unit_of, units_of
@@ -41,6 +41,7 @@ from loomrl.serving.guardian.trial import Arm, Place
 from loomrl.serving.guardian.version_monitors import VersionMonitors
 from loomrl.serving.guardian.watch import Watch
 from loomrl.serving.guardian.weigher import Beside
+from loomrl.statistics.assignment import is_by_chance, possible
 from loomrl.storage.audit.columns import Columns, runs, tokens_of, version_of
 from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, RequestTimes, column, holds
 from loomrl.types import Json
@@ -49,7 +50,6 @@ ALONE_AFTER = 300  # requests of one agent in a row, none of another between: th
 _MOST_VERSIONS = 8
 _MOST_EXPERIMENTS = 8
 _MOST_REMEMBERED = 10_000
-_MOST_WAITING = 100_000  # decisions whose reward is to come; the oldest are forgotten, as if it never came
 
 
 @dataclass
@@ -83,6 +83,7 @@ class StreamState:
     alone: LoneAgent = field(default_factory=LoneAgent)
     before: DealtBefore = field(default_factory=dict)  # the newest experiment last
     places: dict[str, Place] = field(default_factory=dict)  # of decisions without an episode whose reward is to come
+    full: list[str] = field(default_factory=list)  # experiments that enrol no more agents here
 
 
 STATE: TypeAdapter[StreamState] = TypeAdapter(StreamState)
@@ -105,6 +106,7 @@ class Stream:
         self._number: int | None = None  # of this server among them
         self._by_others = dict.fromkeys(state.by_others)
         self._alone, self._before, self._places = state.alone, state.before, OrderedDict(state.places)
+        self._full = state.full
         self._times = RequestTimes()
 
     def state(self) -> StreamState:
@@ -112,7 +114,7 @@ class Stream:
         for monitors in self._monitors.values():
             monitors.list_episodes()
         versions, by_others = list(self._evidence.values()), list(self._by_others)
-        return StreamState(versions, by_others, self._alone, self._before, self._places)
+        return StreamState(versions, by_others, self._alone, self._before, self._places, self._full)
 
     def process(self, records: Sequence[Json]) -> list[Trigger]:
         """Add records in the log's order; returns a trigger for each version that the evidence now refutes."""
@@ -125,7 +127,7 @@ class Stream:
         servers.
         """
         return [
-            replace(one, before=self._dealt_before(one.arm))
+            replace(one, before=self._dealt_before(one.arm), reward_places={})
             for version, one in self._evidence.items()
             if version in self._monitors and one.window
         ]
@@ -285,22 +287,24 @@ class Stream:
             if told.get("experiment") is None or "shares" not in told:
                 continue
             units, shares = units_of(column(record, "agent_id"), tokens_of(record)), told["shares"]
-            self._end_others(told["experiment"], units, shares)
-            # While one version decides for all, agents are alike, whichever they are dealt later.
-            if role in ON_TRIAL and evidence.arm is not None and max(shares.values()) < 1.0:
-                known = evidence.arm.agents
-                if not (new := [row for row, unit in enumerate(units) if unit not in known]):
-                    continue
-                asked = column(record, "asked_to_explore" if holds(record, "asked_to_explore") else "exploration_flag")
-                for row in new:
-                    if not units[row].startswith(SIMULATED):
-                        evidence.arm.enrol(units[row], time, shares, bool(asked[row]))
+            self._end_others(told["experiment"], units, possible(shares), time)
+            arm = evidence.arm
+            if role not in ON_TRIAL or arm is None or arm.experiment in self._full or not is_by_chance(shares):
+                continue
+            if not (new := [row for row, unit in enumerate(units) if unit not in arm.agents]):
+                continue
+            asked = column(record, "asked_to_explore" if holds(record, "asked_to_explore") else "exploration_flag")
+            for row in new:
+                if not units[row].startswith(SIMULATED):
+                    dealt = {version: share for version, share in shares.items() if share > 0.0}
+                    arm.enrol(units[row], time, dealt, bool(asked[row]))
+            if arm.is_full:  # the others neither: who comes must not depend on what it is dealt
+                self._full = [*self._full, arm.experiment][-_MOST_EXPERIMENTS:]
 
-    def _end_others(self, experiment: str, units: Sequence[str], shares: Mapping[str, float]) -> None:
-        versions = {version for version, share in shares.items() if share > 0.0}
+    def _end_others(self, experiment: str, units: Sequence[str], versions: Set[str], time: str) -> None:
         for one in self._evidence.values():
             if one.arm is not None and one.arm.experiment == experiment:
-                one.arm.end_others(units, versions)
+                one.arm.end_others(units, versions, time)
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
         return self._beside(evidence, list(reversed(self._evidence.values())), self._known.values())
@@ -321,7 +325,7 @@ class Stream:
         own, signs, episode_ids = decisions.as_served(), monitors.signs(decisions), decisions.of("episode_id")
         self._note_places(monitors.evidence.arm, agent_ids, episode_ids, decisions)
         if all(own) and episode_ids.count(None) == len(episode_ids):
-            monitors.add_single_decisions(agent_ids, signs)
+            monitors.add_single_decisions(agent_ids, signs, decisions.ids() if monitors.has_reference else ())
             return
         names = zip(agent_ids, episode_ids, decisions.ids(), own, strict=True)
         for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
@@ -329,10 +333,11 @@ class Stream:
             if episode is not None:
                 episode.num_decisions += 1
                 episode.cut |= not is_own
+                episode.is_taken_over |= not is_own
             elif not is_own:
                 self._note_others(decision_id)
             if is_own:
-                monitors.add_decision(row, signs, agent_id, episode)
+                monitors.add_decision(row, signs, agent_id, episode, decision_id)
 
     def _note_places(
         self, arm: Arm | None, agent_ids: Sequence[str], episode_ids: Sequence[str | None], decisions: Columns
@@ -347,7 +352,7 @@ class Stream:
         ids = decisions.ids()
         for row in going_on:
             self._places[ids[row]] = arm.begin_return(agent_ids[row])
-        while len(self._places) > _MOST_WAITING:
+        while len(self._places) > MOST_WAITING:
             self._places.popitem(last=False)
 
     def _note_others(self, decision_id: str) -> None:
@@ -385,7 +390,7 @@ class Stream:
             is_own = record["decision_id"] not in self._by_others
             self._by_others.pop(record["decision_id"], None)
         if is_own:
-            monitors.returned(agent_id, value, episode)
+            monitors.returned(agent_id, value, episode or record["decision_id"])
         if arm is not None:
             arm.returned(agent_id, value, place)
             self._have_returns(monitors.evidence)

@@ -9,7 +9,7 @@ it speaks least against the version, so that an episode that goes on speaks agai
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,14 +31,30 @@ class Enrolled:
     """
 
     time: str  # of its first decision, ISO 8601
-    shares: dict[str, float]  # version -> share of agents that were dealt to it then
+    shares: dict[str, float]  # version -> share of agents that were dealt to it then, above 0
     asked: bool = False  # to explore, in that decision: what it shows is not what the others show
-    is_over: bool = False  # a version can decide for it that could not at first: nothing counts any more
+    until: str = ""  # ISO 8601: then a version could decide for it that could not at first; what follows does not count
     num_begun: int = 0  # episodes, or decisions without one
     num_returns: int = 0
     counts: list[int] = field(default_factory=lambda: [0] * len(_SIZES))  # of returns among the first so many
     sums: list[float] = field(default_factory=lambda: [0.0] * len(_SIZES))
     total: float = 0.0
+
+    def ended_at(self, time: str) -> "Enrolled":
+        """The same where it counts until this time, ISO 8601: unchanged if it ended then or before, else without
+        returns, for nobody knows which of them came later."""
+        if self.until and self.until <= time:
+            return self
+        nothing = [0] * len(_SIZES), [0.0] * len(_SIZES)
+        return replace(self, until=time, num_returns=0, total=0.0, counts=nothing[0], sums=nothing[1])
+
+
+def first_enrolled(several: Sequence[Enrolled]) -> Enrolled:
+    """The first of what servers and arms of one experiment know of one agent, as far as it counts by all of them."""
+    first = min(several, key=lambda one: one.time)
+    ends = [one.until for one in several if one.until]
+    ends += [one.time for one in several if not one.shares.keys() <= first.shares.keys()]
+    return first.ended_at(min(ends)) if ends else first
 
 
 @dataclass
@@ -52,23 +68,33 @@ class Arm:
     span: Span | None = None  # the lowest and the highest return
     common: set[str] | None = None  # the versions that each agent could be dealt to
 
+    def __post_init__(self) -> None:
+        if self.common is None and self.agents:  # one that was saved without
+            self.common = set.intersection(*(set(one.shares) for one in self.agents.values()))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it enrols no more agents."""
+        return len(self.agents) >= _MOST_AGENTS
+
     def enrol(self, agent_id: str, time: str, shares: dict[str, float], asked: bool = False) -> None:
         """Enrol an agent with its first decision, at this time (ISO 8601) and with these shares of the versions.
 
-        An agent that is enrolled already stays as it is, and beyond a maximum of agents no more are enrolled.
+        An agent that is enrolled already stays as it is, and where the arm is full no more are enrolled.
         """
-        if len(self.agents) < _MOST_AGENTS and agent_id not in self.agents:
+        if not self.is_full and agent_id not in self.agents:
             self.agents[agent_id] = Enrolled(time, shares, asked)
             self.common = set(shares) if self.common is None else self.common & shares.keys()
 
-    def end_others(self, agent_ids: Iterable[str], versions: Set[str]) -> None:
-        """End what counts of these agents where one of the `versions`, which now can decide, could not at first."""
+    def end_others(self, agent_ids: Iterable[str], versions: Set[str], time: str) -> None:
+        """End what counts of these agents at this time, ISO 8601, where one of the `versions`, which now can decide,
+        could not at first."""
         if self.common is not None and versions <= self.common:
             return
         for agent_id in agent_ids:
             enrolled = self.agents.get(agent_id)
-            if enrolled is not None and not versions <= enrolled.shares.keys():
-                enrolled.is_over = True
+            if enrolled is not None and not enrolled.until and not versions <= enrolled.shares.keys():
+                enrolled.until = time
 
     def begin_return(self, agent_id: str) -> Place:
         """Count an episode, or a decision without one, that this agent begins.
@@ -85,13 +111,13 @@ class Arm:
     def goes_on(self, agent_id: str) -> bool:
         """Whether another return of this agent counts."""
         enrolled = self.agents.get(agent_id)
-        return enrolled is not None and enrolled.num_begun < _MOST_RETURNS and not enrolled.is_over
+        return enrolled is not None and enrolled.num_begun < _MOST_RETURNS and not enrolled.until
 
     def returned(self, agent_id: str, value: float, place: Place) -> None:
         """Add a return; `place` is what `begin_return` gave for its episode. Nothing happens for 0, or what another
         experiment gave."""
         enrolled, (experiment, number) = self.agents.get(agent_id), place
-        if enrolled is None or enrolled.is_over or not number or experiment != self.number:
+        if enrolled is None or enrolled.until or not number or experiment != self.number:
             return
         low, high = self.span or (value, value)
         self.span = min(low, value), max(high, value)
@@ -166,21 +192,24 @@ class ChampionTrial:
         """Agents as they were enrolled, each where it was dealt first, and whether to the version itself. Those that
         were dealt first to neither of the two, or when they could not have been dealt to the other, are left out, and
         who asked to explore then."""
-        found: dict[str, tuple[Enrolled, Arm]] = {}
+        found: dict[str, list[tuple[Enrolled, Arm]]] = {}
         for arm in (self.own, self.control, *self.others):
             for agent_id, enrolled in arm.agents.items():
-                known = found.get(agent_id)
-                if known is None or enrolled.time < known[0].time:
-                    found[agent_id] = enrolled, arm
-        chosen = {
-            agent_id: (enrolled, arm is self.own)
-            for agent_id, (enrolled, arm) in found.items()
-            if (arm is self.own or arm is self.control)
-            and 0.0 < self._chance(enrolled.shares) < 1.0
-            and not enrolled.asked
-            and not any(times.get(agent_id, enrolled.time) < enrolled.time for times in self.before)
-        }
-        return [chosen[agent_id] for agent_id in sorted(chosen, key=lambda name: (chosen[name][0].time, name))]
+                found.setdefault(agent_id, []).append((enrolled, arm))
+        chosen = []
+        for agent_id, several in found.items():
+            first, arm = several[0] if len(several) == 1 else min(several, key=lambda one: one[0].time)
+            if arm is not self.own and arm is not self.control:
+                continue
+            if first.asked or not 0.0 < self._chance(first.shares) < 1.0:
+                continue
+            dealt = [times[agent_id] for times in self.before if agent_id in times]
+            if dealt and min(dealt) < first.time:
+                continue
+            known = first if len(several) == 1 else first_enrolled([one for one, _ in several])
+            later = [time for time in dealt if time > first.time]
+            chosen.append((first.time, agent_id, known.ended_at(min(later)) if later else known, arm is self.own))
+        return [(known, is_own) for _, _, known, is_own in sorted(chosen, key=lambda one: one[:2])]
 
     def _chance(self, shares: Mapping[str, float]) -> float:
         """Of an agent that was dealt to one of the two: that it was this version."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loomrl.serving.guardian.evidence import Key, LiveEpisode, VersionEvidence
+from loomrl.serving.guardian.evidence import MOST_WAITING, Key, LiveEpisode, VersionEvidence
 from loomrl.serving.guardian.monitor import Monitor, Trigger, ValuePlace
 from loomrl.serving.guardian.tokens import CORROBORATION, LEAST_REQUESTS, Suspicion, token_of
 from loomrl.serving.guardian.units import FEW
-from loomrl.serving.guardian.watch import REWARD, UNANSWERED, Level, Signs, Watch
+from loomrl.serving.guardian.watch import OUT_OF_DISTRIBUTION, REWARD, UNANSWERED, Level, Signs, Watch
 from loomrl.serving.guardian.weigher import Beside, Weigher
 from loomrl.storage.audit.columns import Columns
 from loomrl.types import Json
@@ -31,6 +31,7 @@ class VersionMonitors:
         former = evidence.monitors
         evidence.monitors = {name: _going_on(former.get(name), level) for name, level in watch.levels.items()}
         self._per_episode = {one.monitor for one in watch.limits if one.per_episode and one.monitor in watch.levels}
+        self._of_state = {one.monitor for one in watch.limits if one.kind == "observation"} | {OUT_OF_DISTRIBUTION}
         self._per_request = [name for name in watch.shown if name not in self._per_episode]
         self._by_all: dict[str, float] = {}  # monitor -> what all servers' evidence amounts to
         self._others: tuple[VersionEvidence, Beside] | None = None  # of all servers
@@ -54,7 +55,9 @@ class VersionMonitors:
         if self.has_open(key):
             return self._open[key]
         self._open.pop(key, None)
-        episode = self._open[key] = LiveEpisode(*key, cut=elsewhere, is_part=elsewhere, window=self.evidence.window)
+        window = self.evidence.window
+        episode = LiveEpisode(*key, cut=elsewhere, is_part=elsewhere, is_taken_over=elsewhere, window=window)
+        self._open[key] = episode
         if not self._note_agent(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
         if len(self._open) > _MOST_EPISODES:
@@ -87,12 +90,15 @@ class VersionMonitors:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def add_single_decisions(self, agent_ids: Sequence[str], signs: Signs) -> None:
-        """Add the version's own decisions, (B,), each without an episode."""
+    def add_single_decisions(self, agent_ids: Sequence[str], signs: Signs, decision_ids: Sequence[str]) -> None:
+        """Add the version's own decisions, (B,), each without an episode. `decision_ids`, (B,), are needed where there
+        is a reference."""
         evidence = self.evidence
         evidence.num_decisions += len(agent_ids)
         for agent_id in set(agent_ids) - evidence.unnamed.keys():
             self._note_agent(agent_id, True)
+        if self.has_reference:
+            self._await_rewards(agent_ids, decision_ids)
         rows = np.flatnonzero(np.logical_or.reduce(list(signs.values()))).tolist() if signs else []
         done = 0
         for row in rows:
@@ -101,12 +107,16 @@ class VersionMonitors:
             self._show(row, signs, agent_ids[row], None)
         self._count(agent_ids[done:])
 
-    def add_decision(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
+    def add_decision(
+        self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None, decision_id: str
+    ) -> None:
         """Add one of the version's own decisions: `row` of the batch that `signs` are for. `episode` is None without
         one.
         """
         self.evidence.num_decisions += 1
         self._note_agent(agent_id, episode is None)
+        if episode is None and self.has_reference:
+            self._await_rewards([agent_id], [decision_id])
         self._show(row, signs, agent_id, episode)
 
     def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
@@ -130,12 +140,21 @@ class VersionMonitors:
 
     def _show(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
         number = self._request(agent_id, episode)
+        found = self._found_broken(row, signs, episode)
         for name in self._per_request:
-            if _speaks(signs, name, row):
+            if _speaks(signs, name, row) and name not in found:
                 self._add(name, agent_id, 1.0, number)
         for name in self._per_episode:
-            if _speaks(signs, name, row):
+            if _speaks(signs, name, row) and name not in found:
                 self._break_limit(name, agent_id, episode, number)
+
+    def _found_broken(self, row: int, signs: Signs, episode: LiveEpisode | None) -> Sequence[str]:
+        """Which limits on the state were broken when another left the episode to this version, and have been since."""
+        if episode is None or not (episode.is_taken_over or episode.found_broken):
+            return ()
+        before = self._of_state if episode.is_taken_over else episode.found_broken
+        episode.is_taken_over, episode.found_broken = False, [name for name in before if _speaks(signs, name, row)]
+        return episode.found_broken
 
     def _break_limit(self, name: str, agent_id: str, episode: LiveEpisode | None, number: tuple[int, int]) -> None:
         """An episode breaks a limit once; to an agent that names none each decision is one."""
@@ -169,22 +188,40 @@ class VersionMonitors:
             self._num_returns[1] = now
             monitor.is_new = True
 
-    def returned(self, agent_id: str, value: float, episode: LiveEpisode | None) -> None:
-        """Hold a return, or the reward of a decision without an episode, against the stated reference; nothing without
-        one.
+    @property
+    def has_reference(self) -> bool:
+        """Whether returns are held against a stated reference."""
+        config = self._watch.config
+        return REWARD in self._watch.levels and config.reference is not None and config.reward_range is not None
+
+    def _await_rewards(self, agent_ids: Sequence[str], decision_ids: Sequence[str]) -> None:
+        """Keep where decisions without an episode stand among their agents', before they are counted: their rewards
+        may come much later, and many at once."""
+        evidence, more = self.evidence, Counter[str]()
+        for agent_id, decision_id in zip(agent_ids, decision_ids, strict=True):
+            more[agent_id] += 1
+            counts = evidence.requests if evidence.unnamed[agent_id] else evidence.episodes
+            before, in_window = counts.of(agent_id)
+            in_window += more[agent_id]
+            evidence.reward_places[decision_id] = before + in_window, in_window, evidence.window
+        while len(evidence.reward_places) > MOST_WAITING:
+            del evidence.reward_places[next(iter(evidence.reward_places))]
+
+    def returned(self, agent_id: str, value: float, of: LiveEpisode | str) -> None:
+        """Hold the return of an episode, or the reward of a decision without one (its id), against the stated
+        reference; nothing without one.
         """
-        config, level = self._watch.config, self._watch.levels.get(REWARD)
-        if level is None or config.reference is None or config.reward_range is None:
+        config = self._watch.config
+        if not self.has_reference or config.reward_range is None:
             return
         low, high = config.reward_range
         missing = (high - min(max(value, low), high)) / (high - low)
-        if episode is not None and episode.number:
-            number = episode.number, episode.number_in_window * (episode.window == self.evidence.window)
+        if isinstance(of, LiveEpisode):
+            life, in_window, window = of.number, of.number_in_window, of.window
         else:
-            before, in_window = self.evidence.requests.of(agent_id)  # it came of one of these; which, matters little
-            number = before + in_window, in_window
-        if missing and number[0]:
-            self._add(REWARD, agent_id, missing, number)
+            life, in_window, window = self.evidence.reward_places.pop(of, (0, 0, ""))
+        if missing and life:
+            self._add(REWARD, agent_id, missing, (life, in_window * (window == self.evidence.window)))
 
     # --- what it amounts to -------------------------------------------------------------------------------------
 
