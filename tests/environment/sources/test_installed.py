@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,13 @@ FILES = {
     "spec_springs-1.0.dist-info/INSTALLER": "pip\n",
 }
 RECORD = "spec_springs-1.0.dist-info/RECORD"
+DIRECT_URL = "spec_springs-1.0.dist-info/direct_url.json"
+PIP = rf"\(`pip install --force-reinstall --no-deps {NAME}==1\.0`\)"
+REFUSALS = {  # how it was installed when the snapshot was taken -> what is said after a file was edited
+    "published": rf"{NAME} 1\.0, installed is 1\.0\+edited\..*: {{file}} differs; undo the change {PIP}, or take",
+    "editable": r"its working copy has changed; check out the files it was taken with, or take",
+    "edited": r"but others than now or otherwise \(edited now: {file}\); restore those, or take",
+}
 
 
 @pytest.fixture
@@ -86,6 +94,15 @@ def make_editable(folder: Path) -> None:
     (folder / RECORD).write_text(f"__editable__.spec_springs-1.0.pth,sha256=abc,3\n{RECORD},,\n")
 
 
+def make_editable_without_names(folder: Path, rows: str, pth: str) -> None:
+    """What other tools than setuptools write: no `top_level.txt`, and rows with digests."""
+    (folder / "spec_springs-1.0.dist-info" / "top_level.txt").unlink()
+    (folder / DIRECT_URL).write_text(json.dumps({"url": "file:///checkout", "dir_info": {"editable": True}}))
+    (folder / RECORD).write_text(f"{rows}{RECORD},,\n")
+    for row in rows.splitlines():
+        (folder / row.partition(",")[0]).write_text(pth)
+
+
 def edit(path: Path) -> None:
     """Change a file's bytes, and nothing that it does."""
     path.write_text(path.read_text() + "\n")
@@ -98,7 +115,7 @@ def snapshot(folder: Path) -> Path:
     return folder / "snapshot"
 
 
-@pytest.mark.parametrize("installation", ["published", "editable", "edited"])
+@pytest.mark.parametrize("installation", REFUSALS)
 @pytest.mark.parametrize("file", ["constants.py", "limits.json"])
 def test_an_edited_dependency_makes_no_environment_under_the_old_snapshot(
     site: Path, tmp_path: Path, installation: str, file: str
@@ -112,8 +129,10 @@ def test_an_edited_dependency_makes_no_environment_under_the_old_snapshot(
     text = (site / "spec_springs" / file).read_text()
     edit(site / "spec_springs" / file)
     installed._require_same_files.cache_clear()  # as in another process
-    with pytest.raises(ArtifactError, match=rf"{NAME} 1\.0.*spec_springs/.* differs; undo the change .*{NAME}==1\.0"):
+    refusal = REFUSALS[installation].format(file=rf"spec_springs/{file}")
+    with pytest.raises(ArtifactError, match=refusal) as caught:
         make_env(folder)
+    assert ("pip install" in str(caught.value)) == (installation == "published")
     report = verify_snapshot(folder, tmp_path, EnvironmentConfig(id="swing", entry_point="swing:Swing", path=tmp_path))
     assert report.dependencies, "a new snapshot is taken, though the recorded steps may be equal"
     (site / "spec_springs" / file).write_text(text)
@@ -128,6 +147,58 @@ def test_a_snapshot_of_before_made_with_an_editable_installation_warns(site: Pat
     make_editable(site)
     with pytest.warns(UserWarning, match=f"does not say which files of {NAME} 1.0 it was taken with"):
         installed.require_same_files({NAME: "1.0"})
+
+
+def test_clean_files_after_a_snapshot_of_edited_ones_are_called_so(site: Path) -> None:
+    """To install the release again would change nothing."""
+    text = (site / "spec_springs" / "constants.py").read_text()
+    edit(site / "spec_springs" / "constants.py")
+    recorded = exact_version(NAME)
+    (site / "spec_springs" / "constants.py").write_text(text)
+    with pytest.raises(ArtifactError, match="its files are those published, the snapshot was taken with") as caught:
+        installed.require_same_files({NAME: recorded})
+    assert "pip install" not in str(caught.value)
+
+
+def test_what_was_not_installed_from_an_index_is_not_fetched_from_one(site: Path) -> None:
+    """Under its name another package may lie there."""
+    (site / DIRECT_URL).write_text(json.dumps({"url": "file:///checkout", "dir_info": {}}))
+    edit(site / "spec_springs" / "constants.py")
+    with pytest.raises(ArtifactError, match="spec_springs/constants.py differs; undo the change, or take"):
+        installed.require_same_files({NAME: "1.0"})
+
+
+@pytest.mark.parametrize("pth", ["_spec_springs.pth", "spec_springs.pth", "_editable_impl_spec_springs.pth"])
+@pytest.mark.parametrize("says_so", [True, False])
+def test_editable_installations_of_every_tool_count_by_their_files(site: Path, pth: str, says_so: bool) -> None:
+    """Hatchling, Poetry, Flit and PDM name in a `.pth` file where the code lies; PDM's record lists more."""
+    rows = f"{pth},sha256=abc,3\n" + (".gitignore,sha256=abc,1\n" if says_so else "")
+    make_editable_without_names(site, rows, f"# code\nimport os\n{site}\nmissing\n")
+    if not says_so:
+        (site / DIRECT_URL).unlink()
+    (site / "test").mkdir()
+    (site / "test" / "__init__.py").touch()
+    before = exact_version(NAME)
+    assert before.startswith("1.0+edited.")
+    (site / "test" / "__init__.py").write_text("changed = True\n")
+    assert exact_version(NAME) == before, "tests are no code that others import"
+    edit(site / "spec_springs" / "constants.py")
+    assert exact_version(NAME) != before
+    with pytest.raises(ArtifactError, match="its working copy has changed"):
+        installed.require_same_files({NAME: before})
+    with pytest.warns(UserWarning, match=f"does not say which files of {NAME} 1.0 it was taken with"):
+        installed.require_same_files({NAME: "1.0"})
+
+
+def test_an_editable_installation_whose_files_are_not_known_warns(site: Path) -> None:
+    """As where a hook, which the record lists, finds the code."""
+    rows = "_hook_springs.py,sha256=abc,3\n_hook_springs.pth,sha256=abc,3\n"
+    make_editable_without_names(site, rows, "import _hook_springs\n")
+    with pytest.warns(UserWarning, match=f"which files {NAME} consists of is not known"):
+        assert exact_version(NAME) == "1.0"
+    (site / DIRECT_URL).unlink()
+    (site / RECORD).write_text(f"{RECORD},,\n")
+    assert exact_version(NAME) == "1.0", "what holds no code needs no warning"
 
 
 def test_a_version_alone_stands_for_published_files(site: Path) -> None:

@@ -41,7 +41,7 @@ def literal_imports(nodes: Iterable[ast.AST], module: str = "", package: str = "
     name they are called: text that stands there, or that is assigned to a name which stands there. A relative one
     counts where its package is known so too; `__name__` and `__package__` are the `module` and `package` given."""
     nodes = list(nodes)
-    assigned = list(_assignments(nodes))
+    assigned = [(name, value) for name, value in _assignments(nodes) if name]
     importers = _IMPORTERS | {name for name, value in assigned if _last_part(value) in _IMPORTERS}
     texts = {"__name__": {module}, "__package__": {package}}
     for name, value in assigned:
@@ -52,7 +52,8 @@ def literal_imports(nodes: Iterable[ast.AST], module: str = "", package: str = "
 
 
 def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Names with what is assigned to each; an import under another name assigns as well."""
+    """Names with what is assigned to each, "" for what has none, as under a key; an import under another name assigns
+    as well."""
     for node in nodes:
         if isinstance(node, ast.Assign):
             yield from ((_last_part(target), node.value) for target in node.targets)
