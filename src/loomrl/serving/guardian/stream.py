@@ -20,7 +20,8 @@ What a person decided, or an agent asked to explore, says nothing about the vers
 exploration drew does, for it is part of how the version is served. A limit per
 episode counts an episode once, as kept when it begins, as broken from its first violation on; to an agent that names no
 episodes each decision is one. Of agents that name episodes, whose beginnings may be unlike the rest, only blocks of
-`spacing` decisions are judged.
+`spacing` decisions are judged. A limit on the state that was broken when a version took over an episode is not laid to it
+before it was kept once.
 
 Agents that come under one token which may speak for any are one's word, however many
 (`loomrl.serving.guardian.tokens`).
@@ -260,6 +261,8 @@ class Stream:
             monitors.evidence.count_requests(Counter(tokens), run[-1]["timestamp"])
             self._enrol(run, times, monitors.evidence)
             self._decided(decisions, units, monitors)
+        else:
+            self._note_episodes(zip(units, decisions.of("episode_id"), strict=True), monitors)
 
     def _of(self, version: str) -> VersionMonitors | None:
         if version not in self._monitors:
@@ -354,6 +357,14 @@ class Stream:
             self._places[ids[row]] = arm.begin_return(agent_ids[row])
         while len(self._places) > MOST_WAITING:
             self._places.popitem(last=False)
+
+    def _note_episodes(self, keys: Iterable[tuple[str, str | None]], monitors: VersionMonitors) -> None:
+        """In which episodes a refuted version goes on deciding: whoever takes them over finds what it led to."""
+        for agent_id, episode_id in keys:
+            if episode_id is not None and not monitors.has_open(key := (agent_id, episode_id)):
+                for one in self._monitors.values():
+                    one.leave(key)
+                monitors.note_episode(key)
 
     def _note_others(self, decision_id: str) -> None:
         """A decision without an episode that says nothing of its version: nor will its reward."""

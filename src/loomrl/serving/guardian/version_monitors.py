@@ -60,9 +60,17 @@ class VersionMonitors:
         self._open[key] = episode
         if not self._note_agent(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
+        self._leave_oldest()
+        return episode
+
+    def note_episode(self, key: Key) -> None:
+        """Note that this version decides in the episode of this key, and count nothing of it."""
+        self._open[key] = LiveEpisode(*key, cut=True, is_part=True)
+        self._leave_oldest()
+
+    def _leave_oldest(self) -> None:
         if len(self._open) > _MOST_EPISODES:
             self.leave(next(iter(self._open)))
-        return episode
 
     def leave(self, key: Key) -> bool:
         """Forget an open episode: it goes on without this version. Returns whether there was one."""
