@@ -191,6 +191,15 @@ def test_what_a_third_version_left_behind_is_laid_to_none_of_the_two(between: tu
     assert fleet.stream.refuted == []
 
 
+def test_what_was_known_before_a_third_version_came_in_goes_on_counting() -> None:
+    fleet = Fleet(120)
+    fleet.decide(BOTH, ("1", "2"), lambda version, _: 5.0 if version == "1" else 4.2, 120)
+    before = fleet.e_value("2")
+    assert 5.0 < before < 60.0
+    fleet.decide({"1": 0.4, "2": 0.4, "3": 0.2}, ("1", "2"), lambda *_: 5.0, 120)
+    assert fleet.e_value("2") == pytest.approx(before)
+
+
 def test_agents_count_where_an_experiment_dealt_them_whichever_server_they_asked_before() -> None:
     """Half of them asked another server, when the first version decided for all; they earn less."""
     fleet = Fleet(160, num_servers=2)
