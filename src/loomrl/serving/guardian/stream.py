@@ -18,9 +18,9 @@ probability of at most 1 - `confidence`, all together.
 
 What a person decided, or an agent asked to explore, says nothing about the version; what the server's own `share` of
 exploration drew does, for it is part of how the version is served. A limit per episode counts an episode once, as kept
-when it begins, as broken from its first violation on; to an agent that names no episodes each decision is one. Of agents
-that name episodes, whose beginnings may be unlike the rest, only blocks of `spacing` decisions are judged. A limit on
-the state that was broken when a version took over an episode is not laid to it before it was kept once.
+when it begins, as broken from its first violation on; to an agent that names no episodes each decision is one. Of
+agents that name episodes, whose beginnings may be unlike the rest, only blocks of `spacing` decisions are judged. A
+limit on the state that was broken when a version took over an episode is not laid to it before it was kept once.
 
 Agents that come under one token which may speak for any are one's word, however many
 (`loomrl.serving.guardian.tokens`).
