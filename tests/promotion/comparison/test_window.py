@@ -157,6 +157,18 @@ def test_a_request_without_an_answer_does_not_make_an_episode_a_new_one() -> Non
     assert [one.cut for one in read_window("cartpole", window.until, window.open_episodes).episodes] == [True]
 
 
+def test_an_episode_begins_in_the_window_of_its_first_decision() -> None:
+    """Requests before it that got no answer, with a split or without one, make it no part of an earlier one."""
+    log = AuditLog("cartpole")
+    names = {"decision_id": None, "episode_id": "1", "policy": "cartpole", "version": "1"}
+    log.append([record("unanswered", **names, agent_id="a", without_answer=[["a", "1", None, False]])])
+    window = read_window("cartpole", {}, [])
+    assert (window.episodes, window.without_answer, window.open_episodes) == ([], [], [])
+    play(log, "1", [0.0])
+    (episode,) = read_window("cartpole", window.until, window.open_episodes).episodes
+    assert (episode.cut, episode.episode_return) == (False, 1.0)
+
+
 def test_what_others_decided_is_told_apart_and_simulated_agents_are_left_out() -> None:
     log = AuditLog("cartpole")
     play(log, "own", [0.0])

@@ -89,6 +89,11 @@ def kinds(kind: str) -> list[dict[str, Any]]:
     return [entry for entry in records("cartpole") if entry["kind"] == kind]
 
 
+def without_answer() -> list[list[str]]:
+    """Who is named in each record of requests without an answer."""
+    return [[agent for agent, *_ in entry["without_answer"]] for entry in kinds("unanswered")]
+
+
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> ServedPolicy:
     return ServedPolicy.load(discrete_folder(tmp_path_factory.mktemp("policies") / "policy", BALANCING), "1")
@@ -186,7 +191,27 @@ def test_where_there_is_no_answer_and_no_fallback_nothing_is_decided(guarded: De
     with pytest.raises(NoState):
         guarded.decide("a", "b", observations=[KNOWN[0], UNKNOWN])
     assert kinds("decision") == []
-    assert len(kinds("unanswered")) == 1
+    assert without_answer() == [["a", "b"]]
+    (entry,) = kinds("unanswered")
+    assert entry["without_answer"][1] == ["b", None, None, False]  # episode, what a split dealt, asked to explore
+    assert (entry["agent_id"], "experiment" in entry) == ("a", False)
+
+
+def test_all_in_a_request_are_named_where_one_of_two_versions_has_no_answer(guarded: Desk, tmp_path: Path) -> None:
+    """Each with the version it was dealt: nobody got an answer."""
+    other = ServedPolicy.load(discrete_folder(tmp_path / "other", -BALANCING), "2")
+    guarded.roles = Roles(champion=guarded.roles.champion, pinned={"2": other})
+    guarded.controls.set_plan(Plan(split={"2": 0.5}, **BY), "test")
+    agents = [f"agent {number}" for number in range(8)]
+    with pytest.raises(NoState):
+        guarded.decide(*agents, observations=[UNKNOWN] * 8)
+    guarded.decide(*agents, observations=[KNOWN[0]] * 8)
+    (entry,) = kinds("unanswered")
+    assert entry["version"] == "1"
+    assert {agent: dealt for agent, _, dealt, _ in entry["without_answer"]} == {
+        decision["agent_id"]: decision["dealt"] for decision in kinds("decision")
+    }
+    assert {dealt for *_, dealt, _ in entry["without_answer"]} == {"1", "2"}
 
 
 def test_the_fallback_decides_what_the_policy_has_no_answer_to_and_no_more(guarded: Desk) -> None:
@@ -197,7 +222,16 @@ def test_the_fallback_decides_what_the_policy_has_no_answer_to_and_no_more(guard
     assert told[1]["action"] == 1
     whole = guarded.decide("a", "b", "c", observations=observations, route="infer")
     assert [answer["role"] for answer in whole] == [FALLBACK] * 3  # a tensor is one version's answer
-    assert len(kinds("unanswered")) == 2
+    assert without_answer() == [["b"], ["a", "b", "c"]]
+    times = [[entry["timestamp"] for entry in kinds(kind)] for kind in ("unanswered", "decision")]
+    assert set(times[0]) == set(times[1])  # of the requests
+
+
+def test_where_the_fallback_has_no_answer_either_nobody_got_one(guarded: Desk) -> None:
+    guarded.controls.set_plan(Plan(fallback=Fallback(version="1"), **BY), "test")
+    with pytest.raises(NoState):
+        guarded.decide("a", "b", observations=[KNOWN[0], UNKNOWN])
+    assert (without_answer(), kinds("decision")) == ([["a", "b"]], [])
 
 
 def test_requests_that_came_together_are_one_record_and_each_is_told_its_own(desk: Desk, policy: ServedPolicy) -> None:

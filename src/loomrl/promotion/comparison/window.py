@@ -110,7 +110,8 @@ class WindowEpisode:
     `explored` whether it was drawn, `fallbacks` whether a shield had something else act. `dealt` is what a split dealt,
     without its own time; None without one. `rewards`, `costs` and `told_at`, the times of feedback, are by decision id;
     a reward is None until it has come. `assignments` are by experiment and the versions in it, the first of each.
-    `unanswered` are requests that got no answer. Times are ISO 8601.
+    `unanswered` are requests that got no answer; `follows_unanswered`: the agent's episode before had one behind its
+    last decision, which may have been the first of this one. Times are ISO 8601.
     `rewards_before` are those of decisions before the window, by decision id. `is_left`: these are its first decisions
     alone, for then somebody else decided, or a time came.
     """
@@ -140,6 +141,7 @@ class WindowEpisode:
     dealt: list[Assignment | None] = field(default_factory=list)  # by a split, but for the time
     assignments: dict[tuple[str, Arms], Assignment] = field(default_factory=dict)  # the first in each
     unanswered: list[Unanswered] = field(default_factory=list)
+    follows_unanswered: bool = False  # the last request of the one before got no answer, and may have been of this one
 
     def add_decision(self, record: Json) -> None:
         """Add the record of one decision of this episode; its reward is unknown until feedback comes."""
@@ -221,6 +223,7 @@ class WindowEpisode:
             setattr(self, name, getattr(self, name)[:place])
         self.unanswered = [one for one in self.unanswered if one.time < began]
         self.ended, self.terminated = False, False  # what was known was known of the later ones
+        rest.follows_unanswered = self.ends_unanswered
         for one in (self, rest):
             one._note_all_dealt()
         return rest
@@ -236,6 +239,16 @@ class WindowEpisode:
             *zip(self.decided_at, self.asked, strict=False), *((one.time, one.asked) for one in self.unanswered),
         )  # fmt: skip
         return min((one for one in requests if one[0] >= time), default=(time, False))[1]
+
+    @property
+    def begins_unanswered(self) -> bool:
+        """Whether a request before its first decision got no answer, or may have got none."""
+        return self.follows_unanswered or any(one.time <= self.decided_at[0] for one in self.unanswered)
+
+    @property
+    def ends_unanswered(self) -> bool:
+        """Whether a request behind its last decision got no answer; also where none was answered."""
+        return any(one.time >= max(self.decided_at, default="") for one in self.unanswered)
 
     @property
     def versions(self) -> set[str]:
@@ -269,6 +282,14 @@ class WindowEpisode:
         rewards = dict(list(self.rewards.items())[:num_decisions])
         costs = {name: cost for name, cost in self.costs.items() if name in rewards}
         return replace(self, ended=False, terminated=False, is_left=True, rewards=rewards, costs=costs, **kept)
+
+    def before_unanswered(self) -> "WindowEpisode":
+        """Its decisions before the first request that got no answer, one at least, as an episode that has not ended;
+        itself where each request got one."""
+        if not self.unanswered:
+            return self
+        time = min(one.time for one in self.unanswered)
+        return self._first(max(sum(moment < time for moment in self.decided_at), 1))
 
     def decided_before(self, time: str) -> "WindowEpisode":
         """Its decisions before this time, ISO 8601, one at least, as an episode that has not ended; itself where that
@@ -367,8 +388,10 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
 
     def open_one(key: Key) -> WindowEpisode:
         """The episode that has not ended under this key; a new one where there is none."""
-        if key not in current or current[key].ended:
-            return begin(key, is_cut=key not in current and key in began_before)
+        before = current.get(key)
+        if before is None or before.ended:
+            found = begin(key, is_cut=before is None and key in began_before)
+            found.follows_unanswered = before is not None and before.ends_unanswered
         return current[key]
 
     def add_feedback(record: Json, key: Key, clock: Path) -> None:
@@ -418,7 +441,8 @@ def read_window(policy: str, since: Mapping[str, int], open_before: Iterable[Ite
     if removed:
         _cut_begun_before(removed, episodes, amid)
     silent = [key for key in began_before if key not in current]
-    heard = [key for key, one in current.items() if not one.ended and (one.can_end or key[1] is not None)]
+    begun = {key: one for key, one in current.items() if one.observations or one.cut}
+    heard = [key for key, one in begun.items() if not one.ended and (one.can_end or key[1] is not None)]
     empty = [episode for episode in episodes if not episode.observations]
     return Window(
         episodes=[episode for episode in episodes if episode.observations],
@@ -468,10 +492,13 @@ def _by_request(records: Iterable[Json]) -> Iterator[Json]:
 
 
 def _without_answer(record: Json) -> Iterator[tuple[Key, Json]]:
-    """Agents that a version on trial had no answer to, and what is known of each; only while a split is in force they
-    are named."""
-    for agent_id, episode_id, dealt, *asked in record.get("without_answer", ()):
-        if not agent_id.startswith(SIMULATED):  # earlier versions did not write who asked to explore
+    """Agents that a version on trial had no answer to, and what is known of each.
+
+    Earlier versions named all of them only while a split was in force, else the first, and not who asked to explore.
+    """
+    first = [record["agent_id"], record["episode_id"], None]
+    for agent_id, episode_id, dealt, *asked in record.get("without_answer", [first]):
+        if not agent_id.startswith(SIMULATED):
             named = {"agent_id": agent_id, "dealt": dealt, "asked_to_explore": asked == [True]}
             yield (agent_id, episode_id), record | named
 

@@ -74,7 +74,9 @@ class Decider:
             if not is_limited:
                 limited = [agent for batch in batches if batch.source.is_limited for agent in batch.requests.agent_ids]
                 self._limit(limited, requests.holder)
-            batches = [decided for batch in batches for decided in self._decided(batch, authority, route)]
+            batches = [
+                decided for batch in batches for decided in self._decided(batch, requests, authority, moment, route)
+            ]
             self._settle(batches, moment, [started], route)
         except REFUSALS:
             self._count_failure(roles, started)
@@ -196,20 +198,34 @@ class Decider:
             {"Retry-After": str(max(1, math.ceil(wait)))},
         )
 
-    def _decided(self, batch: DecisionBatch, authority: Authority, route: str) -> list[DecisionBatch]:
-        """The group with its decisions; what its policy has no answer to goes to the fallback, where one is set.
-
-        A tensor of the V2 protocol is one version's answer: there the fallback decides for the whole of it.
+    def _decided(
+        self, batch: DecisionBatch, requests: DecisionRequests, authority: Authority, moment: str, route: str
+    ) -> list[DecisionBatch]:
+        """The group with its decisions; what its policy has no answer to goes to the fallback, where one is set, and is
+        on record. Without a fallback nobody who asked in these `requests` gets an answer, whichever group it is in.
         """
         try:
             self._consult(batch, self._substitute(batch, authority))
         except NoAnswer as error:
-            if batch.source.is_on_trial:
-                self._audit.append([decision_records.unanswered(self.policy, batch, error)])
-            if not batch.source.is_on_trial or authority.orders.plan.fallback is None:
+            if not batch.source.is_on_trial:
                 raise
-        else:
-            return [batch]
+            without_answer = requests
+            try:
+                if authority.orders.plan.fallback is None:
+                    raise
+                found = self._with_fallback(batch, authority, route)
+                without_answer = found[0].requests
+            finally:
+                self._audit.append([decision_records.unanswered(self.policy, batch, without_answer, moment, error)])
+            return found
+        return [batch]
+
+    def _with_fallback(self, batch: DecisionBatch, authority: Authority, route: str) -> list[DecisionBatch]:
+        """The group with its decisions where its policy has no answer to all of it: what the fallback decides comes
+        first.
+
+        A tensor of the V2 protocol is one version's answer: there the fallback decides for the whole of it.
+        """
         can = [route == "decide" and _has_answer(batch, index) for index in range(len(batch))]
         answered, left = ([index for index, one in enumerate(can) if one is wanted] for wanted in (True, False))
         rest = batch.only(left)

@@ -6,7 +6,7 @@ import numpy as np
 
 from loomrl.serving.decisions.batches import DecisionBatch
 from loomrl.serving.decisions.limits import Shown, Who
-from loomrl.serving.decisions.requests import token_at
+from loomrl.serving.decisions.requests import DecisionRequests, token_at
 from loomrl.serving.policy.model import ServedPolicy
 from loomrl.storage.audit.records import DECISION, FULL_BATCH, action_hashes, decisions, digest, record
 
@@ -102,11 +102,14 @@ def _token(batch: DecisionBatch) -> dict[str, str | None]:
     return {} if batch.requests.by_token is None else {"by_token": token_at(batch.requests.by_token, 0)}
 
 
-def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str, Any]:
-    """The record that a version had no answer to a batch, and why. It stands under the first request's agent: which
-    observation it was is not known.
+def unanswered(
+    policy: str, batch: DecisionBatch, requests: DecisionRequests, time: str, error: Exception
+) -> dict[str, Any]:
+    """The record that a version had no answer to a batch asked for at this `time`, and why. It stands under the first
+    request's agent: which observation it was is not known.
 
-    While a split is in force, all agents that got no answer are named with their episodes: they count, too.
+    `requests` are those that got no answer from the versions they were dealt. Their agents are named with their
+    episodes, with a split or without one: a decision is missing in each, and nothing else in the log shows it.
     """
     names: dict[str, Any] = {
         "policy": policy,
@@ -115,10 +118,12 @@ def unanswered(policy: str, batch: DecisionBatch, error: Exception) -> dict[str,
     }
     if (split := batch.source.split) is not None:
         names |= {"experiment": split.experiment, "shares": dict(split.shares)}
-        requests, dealt = batch.requests, _assigned_versions(batch)["dealt"]
-        agents = zip(requests.agent_ids, requests.episode_ids, dealt, requests.explore, strict=True)
-        names["without_answer"] = [list(one) for one in agents]
-    return record("unanswered", **names, **_token(batch), error=str(error)) | {"agent_id": batch.requests.agent_ids[0]}
+    names["without_answer"] = [
+        [agent_id, episode_id, None if split is None else split.version_of(agent_id), asked]
+        for agent_id, episode_id, asked in zip(requests.agent_ids, requests.episode_ids, requests.explore, strict=True)
+    ]
+    found = record("unanswered", timestamp=time, **names, **_token(batch), error=str(error))
+    return found | {"agent_id": batch.requests.agent_ids[0]}
 
 
 def limited(policy: str, who: Who, count: int) -> dict[str, Any]:

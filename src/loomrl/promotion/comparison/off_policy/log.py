@@ -4,7 +4,7 @@ Which of them are taken is known before anything in them was drawn: by what the 
 by whether chance had a part in it at all. To take those in which an explored action was drawn would be to select by
 the draw, and then the propensities would be others. For the same reason no episode is left out for what happened
 later. One that has not ended, or in which anybody else decided later, counts as far as it is known; bounds take the
-worst of what is not.
+worst of what is not. Where a request got no answer the agent acted by itself, so what is known ends there.
 """
 
 from collections import Counter
@@ -101,8 +101,9 @@ def read_logged(
         CannotEstimate: when there are none, the ends of too many are not known, or a shield had the fallback act in
             place of actions that were drawn.
     """
-    began = [one for one in episodes if not one.cut and one.deciders[:1] == [version]]
-    left_out = Counter(_why_left_out(one, version) for one in episodes if version in one.versions)
+    acted = [(one, _why_left_out(one, version)) for one in episodes if version in one.versions]
+    began = [one for one, reason in acted if not reason]
+    left_out = Counter(reason for _, reason in acted)
     chosen, explored, reason = _chosen(began, chooses, config.min_effective_sample_size)
     left_out[reason] += len(began) - len(chosen)
     parts = [_part_of(one, version, chooses) for one in chosen]
@@ -158,7 +159,9 @@ def reward_range(logged: LoggedEpisodes, declared: tuple[float, float] | None) -
 def _why_left_out(one: WindowEpisode, version: str) -> str:
     if one.cut:
         return "began before the log"
-    return "" if one.deciders[0] == version else "others decided in it first"
+    if one.deciders[0] != version:
+        return "others decided in it first"
+    return "its first request got no answer" if one.begins_unanswered else ""
 
 
 def _chosen(began: list[WindowEpisode], chooses: bool, enough: float) -> tuple[list[WindowEpisode], bool, str]:
@@ -177,15 +180,18 @@ def _chosen(began: list[WindowEpisode], chooses: bool, enough: float) -> tuple[l
 
 
 def _part_of(one: WindowEpisode, version: str, chooses: bool) -> WindowEpisode:
-    """Until anybody else decides, and where actions are weighed by densities, until the agent asks otherwise."""
-    part = one.part_of(version, one.asked[0]) if not chooses else one.decided_by(version)
+    """Until anybody else decides or a request gets no answer, and where actions are weighed by densities, until the
+    agent asks otherwise."""
+    answered = one.before_unanswered()
+    part = answered.part_of(version, one.asked[0]) if not chooses else answered.decided_by(version)
     assert part is not None, "it was chosen for its first decision"
     return part
 
 
 def _why_incomplete(part: WindowEpisode, one: WindowEpisode) -> str:
     if part is not one:
-        return "others decided in it later"
+        is_silent = len(part.actions) == len(one.before_unanswered().actions)
+        return "a request got no answer" if is_silent else "others decided in it later"
     if not part.ended:
         return "has not ended"
     return "lacks feedback" if part.episode_return is None else ""
