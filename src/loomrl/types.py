@@ -7,7 +7,7 @@ memory are plain frozen dataclasses.
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import not_
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -399,6 +399,11 @@ class ParityReport(Document):
     formats: dict[str, "ParityReport"] = Field(default_factory=dict, exclude_if=not_)  # beside ONNX
 
 
+TorchFormat = Literal["torchscript", "torch_export"]
+# Beside the graph, where the config asks for them. Export writes these files; a version holds no other one of torch.
+TORCH_FILES: dict[TorchFormat, str] = {"torchscript": "policy.torchscript.pt", "torch_export": "policy.pt2"}
+
+
 class PolicyManifest(Document):
     """All that serving needs to know about `policy.onnx`."""
 
@@ -419,7 +424,7 @@ class PolicyManifest(Document):
     constraints: list[Json] = Field(default_factory=list, exclude_if=not_)  # as safety.constraints
     shield_sha256: str | None = Field(default=None, exclude_if=lambda digest: digest is None)  # of the file beside it
     certified: Json | None = Field(default=None, exclude_if=lambda found: found is None)  # `sha256`, `on_uncertified`
-    formats: dict[str, Json] = Field(default_factory=dict, exclude_if=not_)  # `file`, `sha256` of each
+    formats: dict[str, Json] = Field(default_factory=dict, exclude_if=not_)  # TorchFormat -> its `file`, `sha256`
     safety_critical: bool = Field(default=False, exclude_if=not_)  # records are synced before answers
     opset: int
 

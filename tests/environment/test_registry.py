@@ -34,6 +34,24 @@ def test_a_registered_name_goes_like_a_gymnasium_id(rooms: Path, tmp_path: Path)
     assert make_env(tmp_path / "snapshot").unwrapped.drift == 0.5
 
 
+class Twig:
+    """No entry point but a class."""
+
+
+@pytest.mark.parametrize("given", [Twig, lambda: None, None, Twig()])
+def test_an_entry_point_that_is_no_text_is_named(given: Any) -> None:
+    with pytest.raises(ConfigError, match="entry_point is .*; write it as text, `module:Class`"):
+        register_environment("twig", given, "1")
+    with pytest.raises(ConfigError, match=f"`module:Class`, here {__name__}:Twig"):
+        register_environment("twig", Twig, "1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [None, 3, Twig])
+def test_a_name_that_is_no_text_is_named(name: Any) -> None:
+    with pytest.raises(ConfigError, match="`name` must be text, found"):
+        register_environment(name, THERMOSTAT, "1")
+
+
 def test_the_newest_version_unless_one_is_named(rooms: Path, tmp_path: Path) -> None:
     for version in ("1", "10", "2"):
         register(rooms, version, kwargs={"drift": float(version)})

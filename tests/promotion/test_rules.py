@@ -20,15 +20,18 @@ from loomrl.promotion.rules import (
     not_rolled_back,
 )
 from loomrl.promotion.scope import scope_of
+from loomrl.safety.case.tally import tally
 from loomrl.storage.loomdb.database import LoomDB
 from loomrl.storage.registry import CHAMPION, PolicyVersion, Registry
 from loomrl.system.files import sha256
 from loomrl.types import (
     Claim,
+    ClaimLabel,
     DynamicsFingerprint,
     EnvironmentSnapshot,
     EnvironmentSpec,
     Interval,
+    LabelKind,
     PromotionDecision,
     Verdict,
 )
@@ -109,6 +112,34 @@ def test_every_rule_says_what_it_rests_on(equals: Equals) -> None:
         assert "7" in scope_of(measured.model_copy(update={"id": rule.__name__})).examined or rule in DECIDED
     with pytest.raises(KeyError, match="nothing says what the rule luck rests on"):
         scope_of(measured.model_copy(update={"id": "luck"}))
+
+
+def test_a_rule_that_had_nothing_to_examine_is_labelled(equals: Equals) -> None:
+    decision = equals.decide()
+    assert decision.decision == "promoted"
+    labelled = {one.id: one for one in decision.rules if one.label is not None}
+    assert set(labelled) == {"min_success_rate", "compared_live", "off_policy"}
+    for one in labelled.values():
+        assert one.examined.startswith("nothing: ")
+        assert one.label == ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=one.statement)
+        assert one.verdict is Verdict.PROVED
+    assert tally(decision.rules).not_counted[LabelKind.CANNOT_BE_FALSE] == 3
+
+
+def test_a_first_version_is_compared_with_nothing_and_a_rule_that_is_undecided_has_no_label(first: Versions) -> None:
+    alone = first.decide()
+    assert alone.decision == "promoted"
+    assert claim(alone, "not_worse").label is not None
+    unseen = claim(first.decide(shadow=None), "shadow_passed")
+    assert (unseen.verdict, unseen.label) == (Verdict.UNDECIDED, None)
+    assert unseen.examined.startswith("nothing: ")
+
+
+def test_decisions_from_before_rules_were_labelled_are_read(equals: Equals) -> None:
+    document = equals.decide().model_dump(mode="json")
+    for rule in document["rules"]:
+        rule.pop("label", None)
+    assert all(one.label is None for one in PromotionDecision.model_validate(document).rules)
 
 
 def test_rules_say_what_refutes_them_and_what_leaves_them_undecided(equals: Equals) -> None:

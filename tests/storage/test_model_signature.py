@@ -13,9 +13,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from loomrl.errors import ArtifactError
+from loomrl.storage import model_signature
 from loomrl.storage.model_signature import SIGNATURE, is_signed, sign, verify
-from loomrl.system.files import SUMS
+from loomrl.system.files import SUMS, sha256
 from loomrl.system.security.signing_keys import ELLIPTIC, key_id, private_key, trusted
+from loomrl.types import PolicyManifest
 from tests.support.policies import discrete_folder
 
 
@@ -153,6 +155,69 @@ def test_what_could_run_code_is_not_signed(loomrl_home: Path, tmp_path: Path) ->
     with pytest.raises(ArtifactError, match=r"weights\.pt is of a kind that no version holds"):
         sign(folder, "cartpole")
     assert not is_signed(folder)
+
+
+def listing(folder: Path, **files: str) -> None:
+    """Put files in a version, and into the formats of its manifest."""
+    for file in files.values():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes(b"PK")
+    stated = {one: {"file": file, "sha256": sha256(b"PK")} for one, file in files.items()}
+    manifest = PolicyManifest.read(folder / "manifest.json")
+    manifest.model_copy(update={"formats": stated}).write(folder / "manifest.json")
+
+
+def test_a_version_holds_the_torch_files_that_its_manifest_lists(loomrl_home: Path, tmp_path: Path) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    listing(folder, torchscript="policy.torchscript.pt", torch_export="policy.pt2")
+    assert sign(folder, "cartpole") == verify(folder, "cartpole")
+    flip("policy.pt2", 0)(folder)
+    with pytest.raises(ArtifactError, match=r"Hash mismatch for 'policy\.pt2'"):
+        verify(folder, "cartpole")
+
+
+@pytest.mark.parametrize(
+    ("listed", "added"),
+    [
+        ({}, "policy.pt2"),
+        ({}, "policy.torchscript.pt"),
+        ({"torchscript": "policy.torchscript.pt"}, "policy.pt2"),
+        ({"torchscript": "policy.pt2"}, "policy.pt2"),
+        ({"torch_export": "policy.pt2"}, "other.pt2"),
+        ({"torchscript": "policy.torchscript.pt"}, "policy.pt"),
+        ({"torch_export": "policy.pt2"}, "sub/policy.pt2"),
+        ({"torch_export": "sub/policy.pt2"}, "sub/policy.pt2"),
+        ({"torchscript": "weights.pkl"}, "weights.pkl"),
+        ({"pickle": "policy.pt2"}, "policy.pt2"),
+    ],
+)
+def test_no_other_torch_file_is_signed_or_passes(
+    loomrl_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: dict[str, str], added: str
+) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    listing(folder, **listed)
+    (folder / added).parent.mkdir(exist_ok=True)
+    (folder / added).write_bytes(b"PK")
+    refused = rf"{added} is of a kind that no version holds"
+    with pytest.raises(ArtifactError, match=refused):
+        sign(folder, "cartpole")
+    with monkeypatch.context() as patch:  # who signs like us and looks at nothing
+        patch.setattr(model_signature, "_check_kinds", lambda folder: None)
+        patch.setattr(model_signature, "_check_formats", lambda folder: None)
+        sign(folder, "cartpole")
+    with pytest.raises(ArtifactError, match=refused):
+        verify(folder, "cartpole")
+
+
+@pytest.mark.parametrize("change", [lambda path: path.write_bytes(b"PK2"), Path.unlink], ids=["another", "none"])
+def test_a_torch_file_is_the_one_the_manifest_lists(
+    loomrl_home: Path, tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    folder = discrete_folder(tmp_path / "policy")
+    listing(folder, torch_export="policy.pt2")
+    change(folder / "policy.pt2")
+    with pytest.raises(ArtifactError, match=r"policy\.pt2 is not the file that manifest\.json lists"):
+        sign(folder, "cartpole")
 
 
 def test_a_key_replaced_by_another_leaves_old_signatures_valid(

@@ -53,6 +53,7 @@ def register_environment(
     from loomrl.storage.loomdb.records import EnvironmentRecord
 
     _check(name, version, max_episode_steps)
+    _check_entry_point(entry_point)
     parameters = plain(kwargs or {}, f"register_environment: {name!r}: kwargs")
     folder = None if path is None else Path(path).resolve()
     source = load_source(entry_point, folder)
@@ -96,12 +97,26 @@ def _require_conforming(definition: Definition) -> None:
 
 
 def _check(name: str, version: str, max_episode_steps: int | None) -> None:
+    if not isinstance(name, str):
+        raise ConfigError(f"register_environment: `name` must be text, found {name!r}")
     if not name.strip() or not str(version).strip():
         raise ConfigError("register_environment: `name` and `version` must not be empty")
     if taken := _taken(name):
         raise ConfigError(f"register_environment: {name!r} is {taken}; choose another name")
     if max_episode_steps is not None and max_episode_steps < 1:
         raise ConfigError(f"register_environment: max_episode_steps is {max_episode_steps}; it must be at least 1")
+
+
+def _check_entry_point(entry_point: object) -> None:
+    """Refuse what is no text, such as the class itself, and show how that is written where a name leads to it."""
+    if isinstance(entry_point, str):
+        return
+    module, name = getattr(entry_point, "__module__", None), getattr(entry_point, "__qualname__", "<")
+    here = f", here {module}:{name}" if module and "<" not in name else ""
+    raise ConfigError(
+        f"register_environment: entry_point is {entry_point!r}; write it as text, `module:Class`{here}: "
+        "snapshots and other processes find it by that name"
+    )
 
 
 def _taken(name: str) -> str | None:

@@ -24,7 +24,7 @@ from loomrl.safety.case.standing import failed_on_graph
 from loomrl.serving.policy.model import GRAPH, MANIFEST, SHIELD, STATE_IN, ServedPolicy, open_session
 from loomrl.serving.policy.shield import CERTIFIED, Certified
 from loomrl.system.files import read_json, sha256, sha256_file, write_atomic
-from loomrl.types import EnvironmentSnapshot, ParityReport, PolicyManifest, SafetyCase
+from loomrl.types import TORCH_FILES, EnvironmentSnapshot, ParityReport, PolicyManifest, SafetyCase
 
 if TYPE_CHECKING:
     from loomrl.runs.config import PolicyConfig
@@ -51,7 +51,7 @@ def export_policy(
         ArtifactError: when an input is missing, damaged or about another policy, or a file cannot be written.
         ConfigError: when one of `export.formats` cannot express the policy; there is no `policy.onnx` then.
     """
-    for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED, *formats.FILES.values()):
+    for name in (GRAPH, MANIFEST, PARITY, SHIELD, CERTIFIED, *TORCH_FILES.values()):
         (output_folder / name).unlink(missing_ok=True)
     case = admit(safety_folder, policy_folder, snapshot_folder)
     network = load_policy(policy_folder)
@@ -83,8 +83,8 @@ def export_policy(
     if shield is not None:
         write_atomic(output_folder / SHIELD, shield)
     for one, data in files.items():
-        write_atomic(output_folder / formats.FILES[one], data)
-    written = {one: {"file": formats.FILES[one], "sha256": sha256(data)} for one, data in files.items()}
+        write_atomic(output_folder / TORCH_FILES[one], data)
+    written = {one: {"file": TORCH_FILES[one], "sha256": sha256(data)} for one, data in files.items()}
     manifest = manifest.model_copy(update={"formats": written})
     manifest.write(output_folder / MANIFEST)
     write_atomic(output_folder / GRAPH, graph)

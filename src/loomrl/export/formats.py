@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from torch import Tensor
 from loomrl.algorithms.policies.onnx_graph import NamedOutputs, example_inputs
 from loomrl.algorithms.policies.policy import TrainedPolicy
 from loomrl.errors import ConfigError
+from loomrl.types import TorchFormat
 
-Format = Literal["torchscript", "torch_export"]
-FILES: dict[Format, str] = {"torchscript": "policy.torchscript.pt", "torch_export": "policy.pt2"}
 _MANGLED = re.compile(rb"___torch_mangle_\d+")  # numbers the classes a process has compiled
 _TRACED_FROM = (".debug_pkl", "traced_inputs.pkl", "serialization_id")  # paths, lines, and a digest of them
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip can hold
@@ -43,7 +42,7 @@ class TorchFile:
         return {name: value.numpy() for name, value in zip(self.names, found, strict=True)}
 
 
-def build(policy: TrainedPolicy, wanted: Format) -> bytes:
+def build(policy: TrainedPolicy, wanted: TorchFormat) -> bytes:
     """The bytes of a policy's file in a format.
 
     Raises:
@@ -58,7 +57,7 @@ def build(policy: TrainedPolicy, wanted: Format) -> bytes:
             raise ConfigError(f"export.formats: {wanted} cannot express this policy: {cause}; remove it") from error
 
 
-def read(data: bytes, wanted: Format, names: Sequence[str]) -> TorchFile:
+def read(data: bytes, wanted: TorchFormat, names: Sequence[str]) -> TorchFile:
     """A file that `build` wrote, as its users will read it; `names` are those of the policy's outputs, in their order.
 
     What torch raises for other bytes is passed on.

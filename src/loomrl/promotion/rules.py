@@ -17,7 +17,7 @@ from loomrl.promotion.comparison.off_policy.report import OffPolicyReport
 from loomrl.promotion.comparison.returns import compare, worst_pair
 from loomrl.promotion.config import PromotionConfig
 from loomrl.promotion.envelope import EVALUATION
-from loomrl.promotion.scope import scope_of
+from loomrl.promotion.scope import label_of, scope_of
 from loomrl.runs.config import PolicyConfig
 from loomrl.safety.case.decision import MET
 from loomrl.safety.case.standing import explain_lapsed, failed_on_graph, lapsed
@@ -121,7 +121,7 @@ def decide(inputs: Inputs) -> PromotionDecision:
 def _judged(rule: Rule, inputs: Inputs) -> Claim:
     """What a rule claims, with what that rests on."""
     claim = Claim(id=rule.__name__, stage=STAGE, **vars(rule(inputs)))
-    return claim.model_copy(update=scope_of(claim)._asdict())
+    return claim.model_copy(update={**scope_of(claim)._asdict(), "label": label_of(claim)})
 
 
 def inputs_digest(config: PolicyConfig, version: PolicyVersion, champion: PolicyVersion | None) -> str:

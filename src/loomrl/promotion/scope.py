@@ -1,7 +1,7 @@
 """What each rule of a promotion rests on: what was examined, what that leaves open, what would make it false."""
 
 from loomrl.safety.check import Scope
-from loomrl.types import Claim
+from loomrl.types import Claim, ClaimLabel, LabelKind, Verdict
 
 
 def scope_of(claim: Claim) -> Scope:
@@ -14,9 +14,20 @@ def scope_of(claim: Claim) -> Scope:
         return _DECIDED[claim.id]
     if claim.id not in _MEASURED:
         raise KeyError(f"nothing says what the rule {claim.id} rests on: loomrl.promotion.scope must")
-    if claim.num_samples is None:
+    if _examined_nothing(claim):
         return Scope(f"nothing: {claim.statement}", "anything else", "nothing: there was nothing to examine")
     return _MEASURED[claim.id].of(claim)
+
+
+def label_of(claim: Claim) -> ClaimLabel | None:
+    """That a rule's claim is met whatever the version does, where it is proved and nothing was examined for it."""
+    if claim.verdict is not Verdict.PROVED or not _examined_nothing(claim):
+        return None
+    return ClaimLabel(kind=LabelKind.CANNOT_BE_FALSE, reason=claim.statement)
+
+
+def _examined_nothing(claim: Claim) -> bool:
+    return claim.id in _MEASURED and claim.num_samples is None
 
 
 _MORE = "more than those claims, each of which says how far it reaches"

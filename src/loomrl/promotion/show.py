@@ -132,6 +132,8 @@ def print_decision(decision: PromotionDecision) -> None:
     table = _table(title, "rule", "verdict", "finding")
     for claim in decision.rules:
         verdict = claim.verdict.value if claim.mandatory else f"{claim.verdict.value} (not mandatory)"
+        if claim.label is not None:  # there was nothing to examine
+            verdict = f"{verdict}; {claim.label.kind.value.replace('_', ' ')}"
         table.add_row(claim.id, verdict, escape(claim.statement))
     _console().print(table, highlight=False)
 

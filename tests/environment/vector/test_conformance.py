@@ -22,12 +22,14 @@ ROBOTS = (
     "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5", "InvertedPendulum-v5", "InvertedDoublePendulum-v5",
     "Ant-v5", *(f"loomrl/{name}Velocity-v1" for name in ("Ant", "HalfCheetah", "Hopper", "Swimmer", "Walker2d")),
 )  # fmt: skip
-EXACT = [("batched", name) for name in CLASSIC] + [("mujoco", name) for name in ROBOTS] + [("processes", "CartPole-v1")]
+SWITCHING = "switching_env:Switching-v0"
+EXACT = [("batched", name) for name in CLASSIC] + [("mujoco", name) for name in ROBOTS]
+EXACT += [("processes", "CartPole-v1"), ("processes", SWITCHING)]
 OTHERS = [
     *[("device", name) for name in ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")],
     *[("envpool", name) for name in ("CartPole-v1", "HalfCheetah-v5")],
 ]
-ALL = [("serial", "CartPole-v1"), ("serial", "Hopper-v5"), *EXACT, *OTHERS]
+ALL = [("serial", "CartPole-v1"), ("serial", "Hopper-v5"), ("serial", SWITCHING), *EXACT, *OTHERS]
 SAME_STEP_ONLY = ("device", "envpool")
 NUM_ENVS, LIMIT = 3, 23
 
@@ -208,7 +210,13 @@ def test_wrong_calls_are_named(backend: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "name"),
-    [("serial", "CartPole-v1"), ("serial", "Pendulum-v1"), ("processes", "CartPole-v1"), *EXACT[:1]],
+    [
+        ("serial", "CartPole-v1"),
+        ("serial", "Pendulum-v1"),
+        ("processes", "CartPole-v1"),
+        ("serial", SWITCHING),
+        *EXACT[:1],
+    ],
 )
 def test_wrong_actions_reach_no_environment(backend: str, name: str) -> None:
     with made(backend, name) as envs, made(backend, name) as untouched:
@@ -221,8 +229,8 @@ def test_wrong_actions_reach_no_environment(backend: str, name: str) -> None:
             ([[0], [0, 1], [0]], "actions are no array"),
             (np.full(right.shape, "left"), "actions have dtype"),
         ]
-        if right.dtype.kind == "i":
-            wrong.append((right + 0.7, f"environment '{name}': actions have dtype float64; int64 is needed"))
+        if right.dtype.kind in "bi":
+            wrong.append((right + 0.7, f"environment '{name}': actions have dtype float64; {right.dtype} is needed"))
         for actions, message in wrong:
             with pytest.raises(EnvironmentFault, match=message):
                 envs.step(actions)

@@ -80,5 +80,6 @@ def demand_actions(actions: Any, space: spaces.Space[Any], num_envs: int, name: 
     shape = (num_envs, *space.shape)
     if found.shape != shape:
         raise EnvironmentFault(f"environment {name!r}: actions have shape {found.shape}; {shape} is needed")
-    if found.dtype.kind not in ("biu" if isinstance(space, _CHOICES) else "fiu"):
+    is_whole = isinstance(space, _CHOICES) or np.dtype(space.dtype).kind == "b"
+    if found.dtype.kind not in ("biu" if is_whole else "fiu"):
         raise EnvironmentFault(f"environment {name!r}: actions have dtype {found.dtype}; {space.dtype} is needed")
