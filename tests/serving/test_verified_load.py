@@ -177,7 +177,7 @@ def test_a_registry_that_answers_late_is_followed_once_it_does(target: Target) -
         with server, server.client() as client:
             wait_for(lambda: "locked" in (client.status()["registry_error"] or ""))
             assert not client.is_ready()
-            with pytest.raises(Refused, match="no champion yet"):
+            with pytest.raises(Refused, match="the registry does not say which it is"):
                 client.decide("a", OBS)
             blocker.execute("ROLLBACK")
             wait_for(client.is_ready)

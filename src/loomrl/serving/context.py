@@ -477,7 +477,7 @@ class ServerContext:
 
     def _gauges(self) -> None:
         show = self.metrics.gauge
-        show("ready", "1 when a champion decides", lambda: float(self.roles.current.champion is not None))
+        show("ready", "1 when a champion decides", lambda: float(self.roles.is_ready))
         show("roles_last_verified", "1 while roles are not the registry's", lambda: float(self.roles.last is not None))
         show("audit_sequence", "Sequence of the last audit record", lambda: float(self.audit.head.sequence))
         show("audit_durable_sequence", "Last record on the disk", lambda: float(self.audit.durable_sequence))

@@ -119,7 +119,9 @@ def test_a_persons_action_needs_no_loaded_version_where_its_actions_are_known(
     known = Roles(known=UnloadedPolicy(manifest, "1"))
     everyone = {None: Override(action=1, **BY)}
     assert shown(authority(known, overrides=everyone).source_for("a")) == (OVERRIDE, "1", 1)
-    with pytest.raises(Problem, match="none was ever verified here, so its actions are not known"):
+    with pytest.raises(
+        Problem, match="no roles of verified versions are kept in this home, so its actions are not known"
+    ):
         authority(Roles(), overrides=everyone).source_for("a")
 
 

@@ -1,12 +1,13 @@
 """A start without the registry: the roles verified last are taken, verified again, and the server says so."""
 
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from loomrl.errors import ServiceError
+from loomrl.errors import ArtifactError, ServiceError
 from loomrl.promotion import promote
 from loomrl.serving.policy.last_verified import LastVerified, path_of
 from loomrl.serving.policy.model import GRAPH
@@ -14,13 +15,49 @@ from loomrl.serving.policy.roles import RoleKeeper
 from loomrl.serving.policy.sources import RegistrySource
 from loomrl.serving.settings import ServerSettings
 from loomrl.storage.audit.history import records
-from loomrl.storage.registry import CHAMPION, Registry
+from loomrl.storage.registry import CHALLENGER, CHAMPION, Registry
 from tests.support.champions import make_champion, promoted
-from tests.support.inside import Inside
+from tests.support.inside import Inside, wait_for
 from tests.support.policies import OBSERVATIONS, discrete_folder
 
 OBS = OBSERVATIONS[0].tolist()
 BY = {"person": "Ada", "reason": "test"}
+
+
+class HeldSource(RegistrySource):
+    """A registry's, which can go away, and in which versions arrive when a test lets them."""
+
+    def __init__(self, *held: str) -> None:
+        super().__init__("cartpole")
+        self.is_away, self.held = False, {version: threading.Event() for version in held}
+
+    def roles(self) -> Mapping[str, str]:
+        if self.is_away:
+            raise ServiceError("the registry is away")
+        return super().roles()
+
+    def fetch(self, version: str) -> Path:
+        folder = super().fetch(version)
+        if version in self.held:
+            assert self.held[version].wait(60)
+        return folder
+
+
+def arrived(keeper: RoleKeeper) -> list[str]:
+    """The versions that the latest look began to load, once they are there, the registry being away since."""
+    begun = keeper.look()
+    source = keeper._source
+    assert isinstance(source, HeldSource)
+    source.is_away = True
+    for event in source.held.values():
+        event.set()
+    for loading in begun:
+        loading.join()
+    return [loading.version for loading in begun]
+
+
+def kept_champion() -> str:
+    return LastVerified.read(path_of("cartpole")).roles[CHAMPION]
 
 
 @pytest.fixture
@@ -159,8 +196,8 @@ def test_without_anything_verified_it_is_said_what_is_missing(ready_home: Path, 
         assert server.ask("POST", "/override", {"action": 1, **BY}).status_code == 201
         answer = server.decide("a", OBS)
         assert answer.status_code == 503
-        assert "none was ever verified here" in answer.json()["error"]
-        assert "have the registry answer once" in answer.json()["error"]
+        assert "no roles of verified versions are kept in this home" in answer.json()["error"]
+        assert "have the registry answer until a server of this home is ready" in answer.json()["error"]
 
 
 def test_a_new_home_without_the_registry_says_that_it_is_away_until_it_answers(
@@ -182,3 +219,114 @@ def test_a_silent_registry_is_not_waited_for(versions: list[str], monkeypatch: p
     for loading in keeper.use_last("no answer"):
         loading.join()
     assert keeper.current.champion.version == versions[0]
+
+
+# --- when roles are kept ---------------------------------------------------------------------------------------------
+
+
+def test_roles_are_kept_though_the_registry_dies_while_the_first_champion_is_loaded(
+    ready_home: Path, tmp_path: Path
+) -> None:
+    version = promoted(Registry(), discrete_folder(tmp_path / "1"))
+    assert arrived(RoleKeeper(HeldSource(version))) == [version]
+    assert kept_champion() == version
+
+
+def test_roles_are_kept_though_the_registry_dies_while_the_next_champion_is_loaded(
+    ready_home: Path, tmp_path: Path
+) -> None:
+    """Also where the server dies before that is loaded: the next one follows the registry as before."""
+    first = promoted(Registry(), discrete_folder(tmp_path / "1"))
+    keeper = RoleKeeper(HeldSource("2"))
+    keeper.refresh()
+    second = promoted(Registry(), discrete_folder(tmp_path / "2", value=2.0))
+    keeper.look()
+    assert kept_champion() == first
+    killed_here = RoleKeeper(RegistrySource("cartpole"))
+    killed_here.refresh()
+    assert killed_here.current.champion.version == second
+    path_of("cartpole").unlink()
+    assert (arrived(keeper), kept_champion()) == ([second], second)
+
+
+def test_a_server_is_ready_when_its_roles_are_kept_and_not_before(
+    ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted(Registry(), discrete_folder(tmp_path / "1"))
+    written, write = threading.Event(), LastVerified.write
+
+    def slowly(self: LastVerified, path: Path) -> None:
+        assert written.wait(60)
+        write(self, path)
+
+    monkeypatch.setattr(LastVerified, "write", slowly)
+    with Inside(ServerSettings("cartpole"), threads=True) as server:
+        assert server.decide("a", OBS).status_code == 200
+        assert server.ask("GET", "/v2/health/ready").status_code == 503
+        assert server.ask("GET", "/status").json()["ready"] is False
+        written.set()
+        wait_for(lambda: server.ask("GET", "/v2/health/ready").status_code == 200)
+        assert kept_champion() == "1"
+
+
+def test_roles_that_cannot_be_written_stop_nothing_and_are_kept_by_a_later_look(
+    ready_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry, too, is away by then."""
+    version = promoted(Registry(), discrete_folder(tmp_path / "1"))
+    keeper = RoleKeeper(HeldSource(version))
+
+    def full(self: LastVerified, path: Path) -> None:
+        raise ArtifactError(f"cannot write {path}: No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(LastVerified, "write", full)
+        arrived(keeper)
+    assert (keeper.current.champion.version, keeper.is_ready) == (version, True)
+    assert "No space left" in str(keeper.unkept)
+    keeper.look()
+    assert (kept_champion(), keeper.unkept) == (version, None)
+
+
+def test_what_is_still_being_loaded_stays_as_it_was_kept(versions: list[str]) -> None:
+    """A restart whose champion is there before its challenger, at a moment at which the registry dies."""
+    source = HeldSource(versions[1])
+    keeper = RoleKeeper(source)
+    begun = {loading.version: loading for loading in keeper.look()}
+    begun[versions[0]].join()
+    source.is_away = True
+    last = LastVerified.read(path_of("cartpole"))
+    assert (keeper.is_ready, last.roles[CHALLENGER], set(last.versions)) == (True, versions[1], set(versions))
+    source.held[versions[1]].set()
+    begun[versions[1]].join()
+
+
+def test_a_start_without_the_registry_takes_nothing_off_what_is_kept(
+    versions: list[str], away: pytest.MonkeyPatch
+) -> None:
+    before = path_of("cartpole").read_bytes()
+    keeper = RoleKeeper(RegistrySource("cartpole"))
+    keeper.refresh()
+    assert (keeper.is_ready, path_of("cartpole").read_bytes()) == (True, before)
+
+
+def test_actions_that_were_kept_are_known_before_the_registry_is_asked(versions: list[str]) -> None:
+    keeper = RoleKeeper(RegistrySource("cartpole"))
+    assert keeper.current.whose_actions().version == versions[0]
+
+
+def test_a_promotion_alone_keeps_nothing_and_a_server_that_was_ready_does(ready_home: Path, tmp_path: Path) -> None:
+    """No server of this home has yet looked at the version: 503, and why."""
+    promoted(Registry(), discrete_folder(tmp_path / "1"))
+    (ready_home / "mlflow.db").rename(tmp_path / "away.db")
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.decide("a", OBS).status_code == 503
+        assert server.ask("POST", "/override", {"action": 1, **BY}).status_code == 201
+        assert "no roles of verified versions are kept in this home" in server.decide("a", OBS).json()["error"]
+        (tmp_path / "away.db").rename(ready_home / "mlflow.db")
+        server.context.roles.refresh()
+        assert server.ask("GET", "/v2/health/ready").status_code == 200
+    (ready_home / "mlflow.db").unlink()
+    with Inside(ServerSettings("cartpole")) as server:
+        assert server.decide("a", OBS).json()["role"] == "override"
+        assert server.context.roles.current.champion is not None

@@ -408,8 +408,8 @@ class PolicyServer:
         return as_json({"live": True})
 
     async def _ready(self, scope: Scope, body: bytes, started: float) -> Response:
-        """Whether a champion decides."""
-        ready = self._context.roles.current.champion is not None and not self._context.is_leaving
+        """Whether a champion decides, and is kept for a start without the registry as far as the disk allows."""
+        ready = self._context.roles.is_ready and not self._context.is_leaving
         return as_json({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, scope: Scope, body: bytes, started: float, version: str | None = None) -> Response:

@@ -138,7 +138,7 @@ def describe(context: ServerContext, with_orders: bool) -> Status:
         "policy": context.settings.policy,
         "pid": os.getpid(),
         "uptime_seconds": time.time() - context.started,
-        "ready": keeper.current.champion is not None,
+        "ready": keeper.is_ready,
         "roles": show_roles(context),
         "loaded": sorted(keeper.current.versions()),
         "refused": [{"version": entry.version, "reason": entry.reason} for entry in list(keeper.refused.values())],

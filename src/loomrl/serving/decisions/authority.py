@@ -179,8 +179,9 @@ class Authority:
         if policy is None:
             raise Problem(
                 503,
-                f"{why}; no version of {self.policy} is loaded and none was ever verified here, so its actions are not "
-                "known: have the registry answer once, or serve a folder with --folder",
+                f"{why}; no version of {self.policy} is loaded and no roles of verified versions are kept in this "
+                "home, so its actions are not known: have the registry answer until a server of this home is ready, or "
+                "serve a folder with --folder",
             )
         try:
             return DecisionSource(role, policy, check_action(action, policy), override, split=self.split)

@@ -33,14 +33,25 @@ class ChampionStatements:
 
     def __init__(self, policy: str, kept: LastVerified | None) -> None:
         self._policy, self._kept = policy, kept
-        self.number = 0 if kept is None else kept.number  # of the newest
-        self._numbered = None if kept is None else kept.roles.get(CHAMPION)  # the version that it is about
+        self._newest: tuple[int, str | None] = (0, None)  # number, and the version that it is about
+        if kept is not None:
+            self._newest = kept.number, kept.roles.get(CHAMPION)
         self.refused: dict[str, str] = {}  # version that an alias names -> why it is not followed
         self._champion: str | None = None  # followed
         self._next_question = -math.inf  # who was champion last, time.monotonic() seconds
         self._statement: ChampionStatement | None = None  # about it
         served = {} if kept is None else kept.versions  # by a server of this home
         self._sums = {version: one.described.sums_sha256 for version, one in served.items()}  # digests of their files
+
+    def number_of(self, version: PolicyVersion) -> int:
+        """The number to keep with a version that is in service as champion: of the newest statement, where that is
+        about it. One about the next champion, which is still being loaded, would refuse both after a restart.
+        """
+        number, champion = self._newest
+        if champion == version.version:
+            return number
+        statement = if_valid(ChampionStatement, version)
+        return 0 if statement is None else statement.number
 
     def followed(self, named: Mapping[str, str], registry: Registry) -> dict[str, str]:
         """Of the roles that aliases name (role -> version), those to take.
@@ -101,9 +112,9 @@ class ChampionStatements:
         if time.monotonic() >= self._next_question:
             self._next_question = time.monotonic() + _ASK_SECONDS
             newest = self._recorded()
-            if self.number == 0 and newest is not None:
-                self._numbered = str(newest["version"])
-        return self._numbered
+            if self._newest[0] == 0 and newest is not None:
+                self._newest = 0, str(newest["version"])
+        return self._newest[1]
 
     def _follow(self, version: PolicyVersion) -> None:
         self.check_files(version)
@@ -112,7 +123,7 @@ class ChampionStatements:
         newest = self._recorded()
         self._check_newest(version, statement)  # LoomDB may know of a newer one
         if statement is not None:
-            self.number, self._numbered = statement.number, version.version
+            self._newest = statement.number, version.version
         elif not self._is_from_before(version.version, newest):
             raise _unstated(version)
         self._champion, self._statement = version.version, statement
@@ -133,13 +144,14 @@ class ChampionStatements:
 
     def _check_newest(self, version: PolicyVersion, statement: ChampionStatement | None) -> None:
         """Refuse a version that became champion by an older move than the newest that is known here."""
+        number, champion = self._newest
         if statement is None:
-            if self.number:
+            if number:
                 raise _unstated(version)
-        elif statement.number < self.number or (statement.number == self.number and self._numbered != version.version):
+        elif statement.number < number or (statement.number == number and champion != version.version):
             raise ArtifactError(
                 f"{version.policy}@{version.version}: it became champion by move {statement.number}, and move "
-                f"{self.number} came after it: the alias was moved by hand; `loomrl policy rollback` goes back to an "
+                f"{number} came after it: the alias was moved by hand; `loomrl policy rollback` goes back to an "
                 "earlier version"
             )
 
@@ -151,8 +163,8 @@ class ChampionStatements:
         except LoomRLError as error:
             log.warning("%s: LoomDB cannot say which move was the newest: %s", self._policy, error)
             return None
-        if newest is not None and (number := ledger.number_of(newest)) > self.number:
-            self.number, self._numbered = number, str(newest["version"])
+        if newest is not None and (number := ledger.number_of(newest)) > self._newest[0]:
+            self._newest = number, str(newest["version"])
         return newest
 
     def _is_from_before(self, version: str, newest: Json | None) -> bool:

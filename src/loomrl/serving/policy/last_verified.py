@@ -28,7 +28,7 @@ class LastVerified(Document):
     versions: dict[str, VerifiedVersion]
     manifest: PolicyManifest  # of the champion: its action space is known without its files
     verified: str  # ISO 8601, UTC, by this host's clock
-    number: int = 0  # of the newest signed statement about the champion; 0: from before there were any
+    number: int = 0  # of the newest signed statement about the champion that is kept; 0: from before there were any
 
     def is_like(self, other: "LastVerified | None") -> bool:
         """Whether it differs from the other in nothing but the time; False for None."""

@@ -140,6 +140,7 @@ class RoleKeeper:
         """
         self._source, self._wanted_versions, self._quarantine = source, wanted_versions, quarantine
         self._looking = threading.Lock()  # held while the source is asked: an older answer never comes last
+        self._keeping = threading.Lock()  # held while roles are written: older ones never come last
         self._lock = threading.Lock()  # held for assignments only, never while anything blocks
         self._wanted: Mapping[str, str] = {}  # role -> version, as of the latest look
         self._asked: dict[str, float] = {}  # version a person asked for -> time.monotonic() seconds
@@ -147,12 +148,13 @@ class RoleKeeper:
         self._former: tuple[ServedPolicy, float] | None = None  # the last champion, and until when it stands by
         self._remembering, self._exploration = remembering, exploration
         self._vote, self._has_looked = vote, False
-        self.current = Roles(unreachable="it has not answered yet")
+        self.current = Roles(known=self._known(), unreachable="it has not answered yet")
         self.refused: dict[str, RefusedVersion] = {}
         self.unloaded: str | None = None  # the challenger's version, where a person let it go
         self.unreachable: str | None = None
         self.last: LastVerified | None = None  # in use instead of the registry's answer, which never came yet
         self.unkept: str | None = None  # why roles are not kept for the next start
+        self._was_kept = False  # a champion was, or that failed
         self.num_swaps = 0
         self._on_last = on_last
 
@@ -174,6 +176,7 @@ class RoleKeeper:
                 wanted = self._source.roles()
             except LoomRLError as error:
                 self._report_unreachable(str(error))
+                self._keep()  # what could not be written before
                 return self.use_last(str(error))
             self.unreachable = None
             was_last, self.last = self.last, None
@@ -223,18 +226,35 @@ class RoleKeeper:
         """Whether the source has answered since the start."""
         return self._has_looked
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a champion decides, and a start without the registry would find one: a server may be ended as soon as
+        it says so. Where its roles cannot be written that is said, and keeps no server from being ready.
+        """
+        return self.current.champion is not None and self._was_kept
+
     def _keep(self) -> None:
-        """Keep what is in service for a start without the registry."""
-        now = self.current
-        named = {CHAMPION: now.taken_out or now.champion, CHALLENGER: now.challenger, PREVIOUS: now.previous}
+        """Keep what is in service for a start without the registry; what is used without it was kept before."""
+        with self._keeping:
+            now = self.current
+            try:
+                if self._has_looked:
+                    self._write(now)
+                self.unkept = None
+            except LoomRLError as error:
+                if self.unkept is None:
+                    log.error("roles are not kept for a start without the registry: %s", error)
+                self.unkept = str(error)
+            finally:
+                self._was_kept |= (now.champion or now.prepared) is not None
+
+    def _write(self, now: Roles) -> None:
+        """A version that is still being loaded keeps the role that was kept for it."""
+        champion = now.taken_out or now.champion or now.prepared  # the other workers may not have loaded the first yet
+        named = {CHAMPION: champion, CHALLENGER: now.challenger, PREVIOUS: now.previous}
         roles = {role: policy for role, policy in named.items() if policy is not None}
-        try:
-            self._source.keep_verified(roles, now.loaded().values())
-            self.unkept = None
-        except LoomRLError as error:
-            if self.unkept is None:
-                log.error("roles are not kept for a start without the registry: %s", error)
-            self.unkept = str(error)
+        awaited = {role: version for role, version in self._wanted.items() if role not in roles}
+        self._source.keep_verified(roles, now.loaded().values(), awaited)
 
     def ensure(self, versions: set[str]) -> dict[str, str]:
         """Load versions that an order names, before it is in force. Works without the source's roles.
@@ -350,6 +370,7 @@ class RoleKeeper:
             self.refused = {refused: entry for refused, entry in self.refused.items() if refused != version}
             self._assign(loading.policy)
             in_service = self.current.by_version(version) is not None
+        self._keep()  # now: at the next look the registry may be away
         log.info("version %s %s", version, "taken into service" if in_service else "came too late: nobody wants it now")
 
     def _assign(self, arrived: ServedPolicy | None = None) -> None:

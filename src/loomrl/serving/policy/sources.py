@@ -77,8 +77,15 @@ class PolicySource(Protocol):
         """
         return None
 
-    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:  # noqa: ARG002 - a source's signature
+    def keep_verified(
+        self,
+        roles: Mapping[str, ServedPolicy],  # noqa: ARG002 - a source's signature
+        versions: Iterable[ServedPolicy],  # noqa: ARG002
+        awaited: Mapping[str, str],  # noqa: ARG002
+    ) -> None:
         """Keep the roles that loaded versions have, for the next start; `versions` are all that are loaded.
+
+        `awaited` are the roles (role -> version) of versions that are not loaded yet: those that were kept before stay.
 
         Raises:
             LoomRLError: when they cannot be written.
@@ -234,7 +241,9 @@ class RegistrySource(PolicySource):
             return None
         return self._kept.model_copy(update={"roles": {CHAMPION: str(champion)}, "manifest": manifest})
 
-    def keep_verified(self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy]) -> None:
+    def keep_verified(
+        self, roles: Mapping[str, ServedPolicy], versions: Iterable[ServedPolicy], awaited: Mapping[str, str]
+    ) -> None:
         """Write the roles for the next start, where anything changed; nothing while roles are pinned, or without a
         champion.
 
@@ -245,16 +254,19 @@ class RegistrySource(PolicySource):
         champion = roles.get(CHAMPION)
         if self._pinned or champion is None or champion.version not in known:
             return
+        kept = {} if self._kept is None else self._kept.versions
+        stays = {role: version for role, version in awaited.items() if version in kept}
         found = LastVerified(
             policy=self.policy,
-            roles={role: one.version for role, one in roles.items() if one.version in known},
-            versions={
+            roles=stays | {role: one.version for role, one in roles.items() if one.version in known},
+            versions={version: kept[version] for version in stays.values()}
+            | {
                 version: VerifiedVersion(described=self._described[version], folder=str(one.folder))
                 for version, one in known.items()
             },
             manifest=champion.manifest,
             verified=datetime.now(UTC).isoformat(timespec="seconds"),
-            number=self._statements.number,
+            number=self._statements.number_of(self._described[champion.version]),
         )
         if not found.is_like(self._kept):
             found.write(path_of(self.policy))
