@@ -1,13 +1,18 @@
 """Math answers: equal values in other forms, working that holds or does not, formulas that would take for ever."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from loomrl.gym.domains import get_domain
-from loomrl.gym.domains.math.expressions import NotAFormula, arithmetic, equal, parse, points, value
-from loomrl.gym.tasks import Draft, Task
+from loomrl.gym.domains.math import values
+from loomrl.gym.domains.math.answers import MAX_STEPS
+from loomrl.gym.domains.math.expressions import NotAFormula, parse
+from loomrl.gym.domains.math.values import arithmetic, equal, points, value
+from loomrl.gym.tasks import MAX_ANSWER_CHARACTERS, Draft, Task
 from tests.support.gym_workings import workings
 
 MATH = get_domain("math")
@@ -163,7 +168,7 @@ FIXED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MATH.kinds if kind != "addition"])
+@pytest.mark.parametrize("kind", MATH.kinds)
 def test_no_fixed_line_is_working(kind: str) -> None:
     """Whatever is asked."""
     for level in (0, 9):
@@ -220,6 +225,44 @@ def test_a_number_follows_from_lines_before() -> None:
     assert progression(asked, "7*19 = 133", "9*9 = 81", "133 - 81 = 52") == 1.0
     assert progression(asked, "133 - 81 = 52") == 0.0
     assert progression(asked, "133 = 133*1", "133 - 81 = 52") == 0.0
+
+
+def _padded(start: str, unit: str, characters: int) -> str:
+    return start + unit * ((characters - len(start)) // len(unit))
+
+
+CARRIED = _padded("(153)", "+86-86", 186)
+LONG_ANSWERS = {
+    "sums whose every part is the answer": [f"(153)={CARRIED}+{k}-{k}={CARRIED}+{k + 1}-{k}-1" for k in range(10, 55)],
+    "divisions": [
+        "=".join(_padded(f"153*{k + more}/{k + more}", "*86/86", 196) for more in (0, 1)) for k in range(1, 99, 2)
+    ],
+    "towers of powers": [_padded(f"{k}", "*x^x^x/x^x^x", 190) + f"={k}" for k in range(10, 58)],
+    "complex powers": [_padded(f"{k}", "*(-x)^y/(-x)^y", 190) + f"={k}" for k in range(10, 58)],
+    "many short sides": ["=".join(f"{200 + k}-{k + 47}" for k in range(2_000))],
+}
+
+
+@pytest.mark.parametrize("name", LONG_ANSWERS)
+def test_no_answer_takes_long_to_judge(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too much to compute earns nothing; the answer below it is still right."""
+    calls = Counter[str]()
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any) -> Any:
+            calls[name] += 1
+            if calls.total() > MAX_STEPS + 1:
+                pytest.fail(f"judging one answer takes more than {MAX_STEPS} steps: {calls}")
+            return function(*arguments)
+
+        return count
+
+    monkeypatch.setattr(values, "_apply", counted("operations", values._apply))
+    monkeypatch.setattr(values.FormulaValues, "_compact", counted("formulas", values.FormulaValues._compact))
+    answer = "\n".join([*LONG_ANSWERS[name], "Answer: 153"])
+    assert len(answer) <= MAX_ANSWER_CHARACTERS
+    score = MATH.score(task("153", "number", prompt="What is 86 + 67?"), answer)
+    assert score.rewards == {"correctness": 1.0, "logical_progression": 0.0, "final_accuracy": 1.0}
 
 
 def test_a_line_said_twice_counts_once() -> None:

@@ -1,39 +1,15 @@
-"""Formulas that strangers wrote: parsed by a grammar of our own, computed with bounds, never executed.
+"""Formulas that strangers wrote: parsed by a grammar of our own, never executed. `values` computes them."""
 
-Two formulas are equal when they agree to 250 digits wherever they are tested. Numbers that could hide below that, and
-those that would take long, are refused while computing, so that no answer needs a time limit.
-"""
-
-import hashlib
-import operator as operators
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from itertools import islice
 from typing import Any, NamedTuple
-
-import mpmath
 
 Tree = tuple[Any, ...]
 MAX_CHARACTERS = 200
+CONSTANTS = ("pi", "e")
+VARIABLES = ("x", "y")
 _TOKEN = re.compile(r" *(?:([0-9]+(?:\.[0-9]+)?)|([a-z]+)|(\*\*|[-+*/^(),]))", re.ASCII)
 _FUNCTIONS = ("sqrt", "sin", "cos", "tan", "exp", "log", "ln", "abs")
-_CANCELLING = ("+", "-", "sin", "cos", "tan", "log", "ln")  # where rounding leaves a little of a zero
-_PYTHONS: dict[str, Callable[..., Any]] = {
-    "+": operators.add,
-    "-": operators.sub,
-    "*": operators.mul,
-    "/": operators.truediv,
-    "negative": operators.neg,
-    "abs": abs,
-}
-_MPMATHS = {"^": "power", "ln": "log"}  # mpmath's names of what is called otherwise here
-_CONSTANTS = ("pi", "e")
-_VARIABLES = ("x", "y")
-_MAX_DEPTH, _MAX_DIGITS, _MAX_EXPONENT = 40, 20, 64
-_LARGEST, _SMALLEST, _ZERO, _EQUAL = "1e60", "1e-60", "1e-200", "1e-250"
-_SIGNS = ((1, -1), (-1, 1), (1, 1), (-1, -1), (1, -1))  # of x and y: roots and logarithms differ on either side
-_NUMERATOR_BYTES, _DENOMINATOR = 6, 10**14  # points lie within 3 of zero
+_MAX_DEPTH, _MAX_DIGITS = 40, 20
 
 
 class NotAFormula(ValueError):
@@ -60,100 +36,6 @@ def parse(text: str) -> Tree:
     return tree
 
 
-def value(tree: Tree, point: Mapping[str, Any]) -> Any:
-    """What a formula is at a point, the values of its names: an mpmath number of 300 digits, real or complex.
-
-    Raises:
-        NotAFormula: where it is not defined or out of bounds, or a name has no value.
-    """
-    operator, *parts = tree
-    context = arithmetic()
-    if operator == "number":
-        return context.mpf(parts[0])
-    if operator == "name":
-        return _named(parts[0], point)
-    if operator == "call":
-        operator, *parts = parts
-    numbers = [value(part, point) for part in parts]
-    try:
-        return _bounded(_apply(operator, numbers), operator)
-    except (ArithmeticError, ValueError) as error:
-        raise NotAFormula(f"not defined: {error}") from error
-
-
-def points(text: str, solution: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Where formulas are compared: at a solution, or at five points that follow from the text that is judged.
-
-    Nobody can write a formula that is right at just the points that it leads to. A point is the value of each name.
-    """
-    if solution:
-        return [{name: value(parse(number), {}) for name, number in solution.items()}]
-    digest = iter(hashlib.sha512(text.encode(errors="replace")).digest())
-    return [
-        {name: sign * _coordinate(digest) for name, sign in zip(_VARIABLES, signs, strict=True)} for signs in _SIGNS
-    ]
-
-
-def _coordinate(digest: Iterator[int]) -> Any:
-    numerator = int.from_bytes(bytes(islice(digest, _NUMERATOR_BYTES)))
-    return arithmetic().mpf(numerator + 1) / _DENOMINATOR
-
-
-def equal(left: Tree, right: Tree, at: list[dict[str, Any]]) -> bool:
-    """Whether two formulas agree at all points at which the right one is defined, of which there must be one."""
-    compared = 0
-    for point in at:
-        try:
-            expected = value(right, point)
-        except NotAFormula:
-            continue
-        try:
-            found = value(left, point)
-        except NotAFormula:
-            return False
-        if abs(found - expected) > arithmetic().mpf(_EQUAL) * (1 + abs(expected)):
-            return False
-        compared += 1
-    return compared > 0
-
-
-@cache
-def arithmetic() -> Any:
-    """An mpmath context of our own with 300 digits."""
-    context = mpmath.mp.clone()
-    context.dps = 300
-    return context
-
-
-def _named(name: str, point: Mapping[str, Any]) -> Any:
-    context = arithmetic()
-    if name in _CONSTANTS:
-        return +getattr(context, name)
-    if name not in point:
-        raise NotAFormula(f"{name} has no value")
-    return point[name]
-
-
-def _apply(operator: str, numbers: list[Any]) -> Any:
-    if operator in _PYTHONS:
-        return _PYTHONS[operator](*numbers)
-    if operator == "^" and abs(numbers[1]) > _MAX_EXPONENT:
-        raise NotAFormula(f"an exponent is above {_MAX_EXPONENT}")
-    return getattr(arithmetic(), _MPMATHS.get(operator, operator))(*numbers)
-
-
-def _bounded(number: Any, operator: str) -> Any:
-    context = arithmetic()
-    size = abs(number)
-    if size == 0:
-        return number
-    if operator in _CANCELLING and size < context.mpf(_ZERO):
-        return context.mpf(0)
-    if not context.mpf(_SMALLEST) <= size <= context.mpf(_LARGEST):
-        raise NotAFormula("a number is too big or too small")
-    return number
-
-
 def _tokens(text: str) -> _Tokens:
     tokens, position = _Tokens([], []), 0
     while position < len(text):
@@ -163,7 +45,7 @@ def _tokens(text: str) -> _Tokens:
         number, name, sign = found.groups()
         if number and len(number) > _MAX_DIGITS:
             raise NotAFormula(f"a number has more than {_MAX_DIGITS} digits")
-        if name and name not in (*_FUNCTIONS, *_CONSTANTS, *_VARIABLES):
+        if name and name not in (*_FUNCTIONS, *CONSTANTS, *VARIABLES):
             raise NotAFormula(f"{name!r} is unknown")
         tokens.kinds.append("number" if number else "name" if name else "sign")
         tokens.texts.append(number or name or sign.replace("**", "^"))

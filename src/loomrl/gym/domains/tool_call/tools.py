@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loomrl.gym.domains.math.expressions import NotAFormula, arithmetic, parse, value
+from loomrl.gym.domains.math.expressions import NotAFormula, parse
+from loomrl.gym.domains.math.values import arithmetic, value
 from loomrl.gym.domains.tool_call.service import Service, Shop
 
 MAX_FILES, MAX_FILE_CHARACTERS, MAX_RESULTS = 32, 4_000, 3
