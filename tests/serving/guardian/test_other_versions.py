@@ -55,13 +55,14 @@ class Fleet:
         """One decision of each of the first agents, in any order, by champion or challenger; then servers share."""
         for agent in self.rng.permutation(num_agents).tolist():
             self.count += 1
+            minutes, seconds = divmod(self.count, 60)
             version = versions[int(self.is_dealt[agent])]
             names = {
                 "version": version,
                 "agent_id": f"agent-{agent}",
                 "episode_id": None,
                 "decision_id": str(self.count),
-                "timestamp": f"2026-01-01T00:{self.count // 60:02}:{self.count % 60:02}.000000Z",
+                "timestamp": f"2026-01-01T{minutes // 60:02}:{minutes % 60:02}:{seconds:02}.000000Z",
                 "role": "champion" if version == versions[0] else "split",
                 "experiment": experiment,
                 "shares": dict(shares),
@@ -256,6 +257,54 @@ def test_an_experiment_that_was_saved_by_an_earlier_version_ends_for_its_agents_
     arm.enrol("new", "2026-01-02T00:00:00Z", {"1": 0.4, "2": 0.3, "3": 0.3})
     arm.end_others(["old"], {"1", "2", "3"}, "2026-01-03T00:00:00Z")
     assert [one.until for one in arm.agents.values()] == ["2026-01-03T00:00:00Z", ""]
+
+
+@pytest.mark.parametrize("share", [0.9, 1.0])
+def test_a_share_that_goes_up_and_back_takes_no_equal_version_out(share: float) -> None:
+    """Agents learn: those that come back have learnt more than those that stayed."""
+    fleet = Fleet(160)
+    chance, dealt = fleet.rng.random(160), fleet.is_dealt
+    for part, rounds in ((0.5, 2), (share, 20), (0.5, 14)):
+        dealt[:] = chance < part
+        for _ in range(rounds):
+            fleet.decide({"1": 1.0 - part, "2": part}, ("1", "2"), learns, 160)
+    assert fleet.stream.refuted == []
+
+
+def test_an_experiment_that_goes_on_after_a_pause_begins_anew() -> None:
+    """While it paused the champion decided for all. Agents of before stand beside no new ones of one arm alone."""
+    fleet = Fleet(160)
+    fleet.decide(BOTH, ("1", "2"), lambda *_: 5.0, 80)
+    fleet.decide({"1": 1.0}, ("1", "1"), lambda *_: 5.0, 80, experiment=None)
+    fleet.decide(BOTH, ("1", "2"), lambda *_: 5.0, 160)
+    arms = {one.version: one.arm for one in fleet.stream.state().versions if one.arm is not None}
+    assert {version: arm.number for version, arm in arms.items()} == {"1": 2, "2": 2}
+    known = {f"agent-{number}" for number in range(80)}
+    before = fleet.stream.state().before["x"]
+    assert before.keys() == known
+    assert all(arm.agents.keys() & known <= before.keys() for arm in arms.values())
+    assert min(one.time for arm in arms.values() for one in arm.agents.values()) > max(before.values())
+
+
+class SwitchedFleet(Fleet):
+    """For a while a constant action decides for all; records name the champion, as a server writes them."""
+
+    role = ""
+
+    def tell(self, records: list[Json], agent: int) -> None:
+        changes = {"role": self.role, "override": {"id": "o", "person": "Ada"}} if self.role else {}
+        super().tell([one | changes for one in records], agent)
+
+
+@pytest.mark.parametrize("role", ["kill_switch", "override"])
+def test_what_an_order_for_all_earns_is_laid_to_nobody(role: str) -> None:
+    """Agents wear meanwhile."""
+    fleet = SwitchedFleet(160)
+    for role_now, rounds in (("", 2), (role, 14), ("", 14)):
+        fleet.role = role_now
+        for _ in range(rounds):
+            fleet.decide(BOTH, ("1", "1") if role_now else ("1", "2"), wears, 160)
+    assert fleet.stream.refuted == []
 
 
 @pytest.mark.parametrize("asks", [0.0, 0.4])

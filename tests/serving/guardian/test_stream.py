@@ -166,6 +166,30 @@ def test_a_state_that_others_left_behind_is_not_laid_to_who_takes_over(by_person
     assert (found["num_values"], found["mean"]) == (50, 0.1)
 
 
+def test_what_a_version_led_to_is_laid_to_it_though_a_person_steps_in_at_once() -> None:
+    log = Log()
+    for number in range(40):
+        names = {"episode": str(number), "agent": str(number)}
+        for _ in range(3):
+            log.decide(**names)
+        log.decide(**names, observation=[2.0, 0.0], override=1)
+        log.decide(**names)
+    trigger = log.trigger()
+    assert trigger is not None
+    assert trigger["monitor"] == "violations.lean"
+
+
+def test_returns_of_agents_whose_first_request_named_no_episode_are_held_against_the_reference() -> None:
+    log = Log(reference=10.0, reward_range=(0.0, 10.0))
+    for number in range(20):
+        log.decide(agent=str(number))
+        for _ in range(4):
+            log.play([0.0, 0.0], agent=str(number))
+    trigger = log.trigger()
+    assert trigger is not None
+    assert trigger["monitor"] == "reward"
+
+
 @pytest.mark.parametrize("per", ["episode", "step"])
 def test_the_next_version_is_not_taken_out_for_what_the_former_one_broke(per: str) -> None:
     """A lane that was left stays left until the episode ends; the second version never leaves it."""

@@ -248,7 +248,7 @@ class WindowEpisode:
     @property
     def ends_unanswered(self) -> bool:
         """Whether a request behind its last decision got no answer; also where none was answered."""
-        return any(one.time >= max(self.decided_at, default="") for one in self.unanswered)
+        return any(one.time > max(self.decided_at, default="") for one in self.unanswered)  # at it: a fallback decided
 
     @property
     def versions(self) -> set[str]:

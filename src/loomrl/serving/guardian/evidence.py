@@ -38,6 +38,7 @@ class LiveEpisode:
     number_in_window: int = 0
     window: str = ""  # in which it began
     is_part: bool = False  # another version decided in it
+    decided_last: bool = False  # this version: the next state is what that led to
     is_taken_over: bool = False  # another decided last: the version finds the state that led to
     found_broken: list[str] = field(default_factory=list)  # monitors of its state, as it was found, and has stayed
     return_place: Place = (0, 0)  # among the agent's returns in its experiment

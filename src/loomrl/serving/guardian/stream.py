@@ -285,11 +285,15 @@ class Stream:
             told = record.get("shared", record)
             role = told.get("role", CHAMPION)  # logs from before there was a plan name none
             if role in ON_TRIAL:
-                self._leave(evidence.enter_experiment(told.get("experiment"), role == CHAMPION))
+                left = evidence.enter_experiment(told.get("experiment"), role == CHAMPION)
+                if left is not None:
+                    self._end_experiment(left, evidence)
             if told.get("experiment") is None or "shares" not in told:
                 continue
             units, shares = units_of(column(record, "agent_id"), tokens_of(record)), told["shares"]
             self._end_others(told["experiment"], units, possible(shares), time)
+            if role in ON_TRIAL:
+                self._end_elsewhere(told["experiment"], units, evidence, time)
             arm = evidence.arm
             if role not in ON_TRIAL or arm is None or arm.experiment in self._full or not is_by_chance(shares):
                 continue
@@ -307,6 +311,21 @@ class Stream:
         for one in self._evidence.values():
             if one.arm is not None and one.arm.experiment == experiment:
                 one.arm.end_others(units, versions, time)
+
+    def _end_elsewhere(self, experiment: str, units: Sequence[str], evidence: VersionEvidence, time: str) -> None:
+        """End what counts of agents that were dealt another version first: the share has moved them here."""
+        for one in self._evidence.values():
+            if one is not evidence and one.arm is not None and one.arm.experiment == experiment:
+                one.arm.end(units, time)
+
+    def _end_experiment(self, left: Arm, by: VersionEvidence) -> None:
+        """End all arms of an experiment when a version has left one: if it goes on, it is another one. Agents of before
+        would stand beside new ones of one arm alone."""
+        self._leave(left)
+        for one in self._evidence.values():
+            if one is not by and one.arm is not None and one.arm.experiment == left.experiment:
+                self._leave(one.arm)
+                one.arm = None
 
     def _comparison_of(self, evidence: VersionEvidence) -> Beside:
         return self._beside(evidence, list(reversed(self._evidence.values())), self._known.values())
@@ -329,13 +348,17 @@ class Stream:
         if all(own) and episode_ids.count(None) == len(episode_ids):
             monitors.add_single_decisions(agent_ids, signs, decisions.ids() if monitors.has_reference else ())
             return
+        on_trial = decisions.on_trial()
         names = zip(agent_ids, episode_ids, decisions.ids(), own, strict=True)
         for row, (agent_id, episode_id, decision_id, is_own) in enumerate(names):
             episode = self._episode(agent_id, episode_id, monitors)
             if episode is not None:
                 episode.num_decisions += 1
                 episode.cut |= not is_own
-                episode.is_taken_over |= not is_own
+                if not on_trial[row]:  # of another version's agents nothing counts then either
+                    episode.return_place = (0, 0)
+                if not is_own:
+                    monitors.taken_over(row, signs, episode)
             elif not is_own:
                 self._note_others(decision_id)
             if is_own:
@@ -348,7 +371,12 @@ class Stream:
         later, and speaks against nobody until then."""
         if arm is None:
             return
-        going_on = [row for row, agent_id in enumerate(agent_ids) if episode_ids[row] is None and arm.goes_on(agent_id)]
+        on_trial = decisions.on_trial()
+        going_on = [
+            row
+            for row, agent_id in enumerate(agent_ids)
+            if on_trial[row] and episode_ids[row] is None and arm.goes_on(agent_id)
+        ]
         if not going_on:
             return
         ids = decisions.ids()

@@ -33,7 +33,7 @@ class Enrolled:
     time: str  # of its first decision, ISO 8601
     shares: dict[str, float]  # version -> share of agents that were dealt to it then, above 0
     asked: bool = False  # to explore, in that decision: what it shows is not what the others show
-    until: str = ""  # ISO 8601: then a version could decide for it that could not at first; what follows does not count
+    until: str = ""  # ISO 8601: then another decided for it, or could that could not at first: what follows is left out
     num_begun: int = 0  # episodes, or decisions without one
     num_returns: int = 0
     counts: list[int] = field(default_factory=lambda: [0] * len(_SIZES))  # of returns among the first so many
@@ -94,6 +94,13 @@ class Arm:
         for agent_id in agent_ids:
             enrolled = self.agents.get(agent_id)
             if enrolled is not None and not enrolled.until and not versions <= enrolled.shares.keys():
+                enrolled.until = time
+
+    def end(self, agent_ids: Iterable[str], time: str) -> None:
+        """End what counts of these agents at this time, ISO 8601."""
+        for agent_id in agent_ids:
+            enrolled = self.agents.get(agent_id)
+            if enrolled is not None and not enrolled.until:
                 enrolled.until = time
 
     def begin_return(self, agent_id: str) -> Place:

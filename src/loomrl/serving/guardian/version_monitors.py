@@ -60,6 +60,9 @@ class VersionMonitors:
         self._open[key] = episode
         if not self._note_agent(key[0], False):
             episode.number, episode.number_in_window = self.evidence.episodes.count(key[0])
+        else:  # its requests count
+            before, in_window = self.evidence.requests.of(key[0])
+            episode.number, episode.number_in_window = before + in_window + 1, in_window + 1
         self._leave_oldest()
         return episode
 
@@ -127,6 +130,15 @@ class VersionMonitors:
             self._await_rewards([agent_id], [decision_id])
         self._show(row, signs, agent_id, episode)
 
+    def taken_over(self, row: int, signs: Signs, episode: LiveEpisode) -> None:
+        """Add a decision that a person took, or that the agent asked to explore: `row` of the batch that `signs` are
+        for. The state it was taken in is what the version's own decision before it led to; what follows is not."""
+        if episode.decided_last:
+            number = self._request(episode.agent_id, episode)
+            shown = {name: flags for name, flags in signs.items() if name in self._of_state}
+            self._add_shown(row, shown, episode.agent_id, episode, number)
+        episode.decided_last, episode.is_taken_over = False, True
+
     def unanswered(self, agent_id: str, episode: LiveEpisode | None) -> None:
         """Add a request that the version had no finite answer to: it counts against it, and shows nothing else."""
         self._note_agent(agent_id, episode is None)
@@ -149,11 +161,20 @@ class VersionMonitors:
     def _show(self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None) -> None:
         number = self._request(agent_id, episode)
         found = self._found_broken(row, signs, episode)
+        if found:
+            signs = {name: flags for name, flags in signs.items() if name not in found}
+        self._add_shown(row, signs, agent_id, episode, number)
+        if episode is not None:
+            episode.decided_last = True
+
+    def _add_shown(
+        self, row: int, signs: Signs, agent_id: str, episode: LiveEpisode | None, number: tuple[int, int]
+    ) -> None:
         for name in self._per_request:
-            if _speaks(signs, name, row) and name not in found:
+            if _speaks(signs, name, row):
                 self._add(name, agent_id, 1.0, number)
         for name in self._per_episode:
-            if _speaks(signs, name, row) and name not in found:
+            if _speaks(signs, name, row):
                 self._break_limit(name, agent_id, episode, number)
 
     def _found_broken(self, row: int, signs: Signs, episode: LiveEpisode | None) -> Sequence[str]:

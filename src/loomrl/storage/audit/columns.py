@@ -80,6 +80,10 @@ class Columns:
         known = "asked_to_explore"  # where it is not on record, what was explored was asked for
         return self._gathered(lambda entry: _unless(entry, known if holds(entry, known) else "exploration_flag"))
 
+    def on_trial(self) -> list[bool]:
+        """Which of the N decisions a version took that was dealt, and neither a person nor a fallback."""
+        return self._gathered(lambda entry: [not is_taken_over(entry.get("shared", entry))] * count_of(entry))
+
     def tokens(self) -> list[str]:
         """For each of the N decisions, the name of the holder under whose token it was asked, where that token may
         speak for any number of agents, else an empty text."""

@@ -139,3 +139,20 @@ def test_one_of_the_next_episode_leaves_the_one_before_whole(log: AuditLog) -> N
     reward(log, decided(log, "a", None), "a", None, 1.0, ended=True)
     reward(log, decided(log, "a", None), "a", None, 1.0, ended=True)
     assert logged() == ([1, 1, 1], [True] * 3, {"its first request got no answer": 1}, {})
+
+
+@pytest.mark.usefixtures("loomrl_home")
+def test_an_episode_that_the_fallback_ended_leaves_the_next_one_alone() -> None:
+    """What the policy had no answer to, and what was decided instead, stand on record with one time."""
+    log = AuditLog("cartpole")
+    for number in range(4):
+        first, last = (f"2026-01-01T00:00:0{2 * number + step}.000000Z" for step in (0, 1))
+        made = decide(log, "a", None, [0.0] * 4, timestamp=first)
+        reward(log, made, "a", None, 1.0, timestamp=first)
+        told = {"timestamp": last, "experiment": None, "without_answer": [["a", None, None, False]]}
+        names = {"decision_id": None, "episode_id": None, "policy": "cartpole", "version": "1"}
+        log.append([record("unanswered", **names, error="") | told | {"agent_id": "a"}])
+        made = decide(log, "a", None, [0.0] * 4, role="fallback", timestamp=last)
+        reward(log, made, "a", None, 1.0, ended=True, timestamp=last)
+    episodes = read_window("cartpole", {}, []).episodes
+    assert [one.begins_unanswered for one in episodes] == [False] * 4
