@@ -91,10 +91,8 @@ class Arm:
         could not at first."""
         if self.common is not None and versions <= self.common:
             return
-        for agent_id in agent_ids:
-            enrolled = self.agents.get(agent_id)
-            if enrolled is not None and not enrolled.until and not versions <= enrolled.shares.keys():
-                enrolled.until = time
+        known = ((agent_id, self.agents.get(agent_id)) for agent_id in agent_ids)
+        self.end([name for name, one in known if one is not None and not versions <= one.shares.keys()], time)
 
     def end(self, agent_ids: Iterable[str], time: str) -> None:
         """End what counts of these agents at this time, ISO 8601."""
