@@ -25,7 +25,7 @@ def dealt(rng: np.random.Generator, number: int, share: float = 0.5) -> list[str
 
 def by_arms(*assignments: Assignment) -> dict[tuple[str, Arms], Assignment]:
     """An episode's assignments."""
-    return {(one.experiment, one.arms): one for one in assignments}
+    return {one.key: one for one in assignments}
 
 
 def lived(

@@ -71,10 +71,6 @@ class Assignment:
         """The experiment and the versions in it."""
         return self.experiment, self.arms
 
-    def is_like(self, other: "Assignment") -> bool:
-        """Whether it is the same but for the time."""
-        return (self.key, self.version, self.shares) == (other.key, other.version, other.shares)
-
     @classmethod
     def of(cls, record: Json) -> "Assignment | None":
         """What a decision's record says of a split; None where none was in force, or it was decided in place of what
@@ -169,15 +165,16 @@ class WindowEpisode:
             self.agent_id, self.began = record["agent_id"], told
         if (found := Assignment.of(record)) is None:
             return None
-        self._note_dealt(found, told)
-        known = self.assignments[found.key]
-        return known if known.is_like(found) else found
+        first = self._note_dealt(found, told)
+        return first if (first.version, first.shares) == (found.version, found.shares) else found  # one for many
 
-    def _note_dealt(self, dealt: Assignment, time: str) -> None:
-        """Keep the first of each experiment with these versions; records of several servers come in any order."""
-        known = self.assignments.get(dealt.key)
+    def _note_dealt(self, dealt: Assignment, time: str) -> Assignment:
+        """Keep the first of each experiment with these versions, and return it; records of several servers come in any
+        order."""
+        known = self.assignments.get(key := dealt.key)
         if known is None or time < known.time:
-            self.assignments[dealt.key] = replace(dealt, time=time)
+            known = self.assignments[key] = replace(dealt, time=time)
+        return known
 
     def _note_all_dealt(self) -> None:
         """Find `assignments` anew, from what each request was dealt."""

@@ -41,7 +41,7 @@ from loomrl.serving.guardian.trial import Arm, Place
 from loomrl.serving.guardian.version_monitors import VersionMonitors
 from loomrl.serving.guardian.watch import Watch
 from loomrl.serving.guardian.weigher import Beside
-from loomrl.statistics.assignment import is_by_chance, possible
+from loomrl.statistics.assignment import is_by_chance
 from loomrl.storage.audit.columns import Columns, runs, tokens_of, version_of
 from loomrl.storage.audit.records import CHAMPION, DECISION, DECISIONS, ON_TRIAL, SIMULATED, RequestTimes, column, holds
 from loomrl.types import Json
@@ -291,9 +291,8 @@ class Stream:
             if told.get("experiment") is None or "shares" not in told:
                 continue
             units, shares = units_of(column(record, "agent_id"), tokens_of(record)), told["shares"]
-            self._end_others(told["experiment"], units, possible(shares), time)
-            if role in ON_TRIAL:
-                self._end_elsewhere(told["experiment"], units, evidence, time)
+            dealt = {version: share for version, share in shares.items() if share > 0.0}
+            self._end_dealt(told["experiment"], units, dealt.keys(), evidence if role in ON_TRIAL else None, time)
             arm = evidence.arm
             if role not in ON_TRIAL or arm is None or arm.experiment in self._full or not is_by_chance(shares):
                 continue
@@ -302,20 +301,21 @@ class Stream:
             asked = column(record, "asked_to_explore" if holds(record, "asked_to_explore") else "exploration_flag")
             for row in new:
                 if not units[row].startswith(SIMULATED):
-                    dealt = {version: share for version, share in shares.items() if share > 0.0}
                     arm.enrol(units[row], time, dealt, bool(asked[row]))
             if arm.is_full:  # the others neither: who comes must not depend on what it is dealt
                 self._full = [*self._full, arm.experiment][-_MOST_EXPERIMENTS:]
 
-    def _end_others(self, experiment: str, units: Sequence[str], versions: Set[str], time: str) -> None:
+    def _end_dealt(
+        self, experiment: str, units: Sequence[str], versions: Set[str], by: VersionEvidence | None, time: str
+    ) -> None:
+        """End what counts of agents for whom one of the `versions` can decide that could not at first, or that were
+        dealt another one than decides now on trial (`by`): the share has moved them."""
         for one in self._evidence.values():
-            if one.arm is not None and one.arm.experiment == experiment:
+            if one.arm is None or one.arm.experiment != experiment:
+                continue
+            if by is None or one is by:
                 one.arm.end_others(units, versions, time)
-
-    def _end_elsewhere(self, experiment: str, units: Sequence[str], evidence: VersionEvidence, time: str) -> None:
-        """End what counts of agents that were dealt another version first: the share has moved them here."""
-        for one in self._evidence.values():
-            if one is not evidence and one.arm is not None and one.arm.experiment == experiment:
+            else:
                 one.arm.end(units, time)
 
     def _end_experiment(self, left: Arm, by: VersionEvidence) -> None:
@@ -371,17 +371,13 @@ class Stream:
         later, and speaks against nobody until then."""
         if arm is None:
             return
-        on_trial = decisions.on_trial()
-        going_on = [
-            row
-            for row, agent_id in enumerate(agent_ids)
-            if on_trial[row] and episode_ids[row] is None and arm.goes_on(agent_id)
-        ]
+        going_on = [row for row, agent_id in enumerate(agent_ids) if episode_ids[row] is None and arm.goes_on(agent_id)]
         if not going_on:
             return
-        ids = decisions.ids()
+        ids, on_trial = decisions.ids(), decisions.on_trial()
         for row in going_on:
-            self._places[ids[row]] = arm.begin_return(agent_ids[row])
+            if on_trial[row]:
+                self._places[ids[row]] = arm.begin_return(agent_ids[row])
         while len(self._places) > MOST_WAITING:
             self._places.popitem(last=False)
 
